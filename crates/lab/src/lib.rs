@@ -42,6 +42,7 @@ pub mod run;
 pub mod scenario;
 pub mod selftest;
 pub mod settings;
+pub mod spread;
 pub mod stack;
 pub mod stats;
 pub mod suite;

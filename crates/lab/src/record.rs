@@ -18,6 +18,7 @@ use crate::{
     figure::Figure,
     measure::{LinkWindow, Reading},
     scenario::{Point, Scenario},
+    spread::{Quantiles, Sampled},
 };
 
 /// Schema of the first line.
@@ -78,6 +79,9 @@ pub struct Record {
     /// The figures by their keys.
     #[serde(with = "by_key")]
     pub figures: BTreeMap<Figure, Reading>,
+    /// Distributions of the samples behind the percentiles, in seconds.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub distributions: BTreeMap<Sampled, Quantiles>,
     /// Factors that were switched on.
     pub factors: Vec<Factor>,
     /// The connections in order.

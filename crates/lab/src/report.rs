@@ -6,6 +6,7 @@
 
 mod board;
 mod brief;
+mod factors;
 mod headline;
 mod html;
 mod matrix;
@@ -14,6 +15,7 @@ mod plot;
 mod points;
 mod repair;
 mod series;
+mod spreads;
 mod style;
 mod text;
 mod verdict;
@@ -35,6 +37,7 @@ use crate::{
 };
 
 pub use brief::brief;
+pub use factors::{FactorEffect, LevelValue};
 pub use html::{Samples, html};
 pub use matrix::{Breach, Control, Effect, MATRIX_SCHEMA, MatrixReport, PointRow, Quoted, Ranking, Size, breaches};
 pub use plain::{csv, markdown};
@@ -45,6 +48,9 @@ pub use style::{Style, wrap as wrapped};
 pub use text::text;
 
 pub use crate::summary::Failure;
+
+/// Style of pages: that of pictures, and what only pages need.
+const PAGE_STYLE: &str = concat!(include_str!("report/style.css"), include_str!("report/page.css"));
 
 /// Schema of the JSON form.
 pub const REPORT_SCHEMA: &str = "tiderace-lab-report/2";

@@ -19,6 +19,7 @@ use units::{DataSize, Duration, Instant, Seed};
 
 use crate::{
     books::Books,
+    spread::distributions,
     contender::{ConnectionSpec, Contender, Factor, Measured, RunSpec},
     matrix::Cell,
     measure::{LinkWindow, connections_with_loss, figures, harm, in_real_time},
@@ -115,6 +116,7 @@ pub fn run_in_real_time(
             measure_from: scenario.run.measure_from(),
             end: scenario.run.end(),
             qlog: None,
+        record.distributions = distributions(&measured);
             throttle: None,
         })?;
         let (span, measured) = (scenario.run.duration, passage.measured);
@@ -149,6 +151,7 @@ fn empty(scenario: &Scenario, contender: &dyn Contender, seed: u64) -> Record {
         digest: scenario.digest(),
         contender: contender.identity(),
         seed,
+        distributions: BTreeMap::new(),
         outcome: RunOutcome::Valid,
         virtual_seconds: 0.0,
         events: 0,
@@ -174,6 +177,7 @@ fn fill(
     let qlog = qlog.map_err(|error| format!("cannot create the directory for qlog files: {error}"))?;
     let passed = simulate(scenario, contender, qlog.as_ref(), record.seed)?;
     let (span, measured) = (scenario.run.duration, passed.measured);
+    record.distributions = distributions(&measured);
     record.link = passed.link;
     record.virtual_seconds = passed.virtual_seconds;
     record.events = passed.events;

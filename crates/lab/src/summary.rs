@@ -1,6 +1,6 @@
 //! The figures of a whole matrix in little memory: read from the file run by run, a number for each figure and nothing else.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use serde::Serialize;
 
@@ -11,6 +11,7 @@ use crate::{
     plan::Plan,
     record::{Manifest, ReadError, Record, RunOutcome},
     scenario::{Point, ScenarioError},
+    spread::Sampled,
     stats::compare::Pair,
 };
 
@@ -43,6 +44,8 @@ pub struct Summary {
     traces: Vec<u64>,
     /// Flags: whether each run's figures count.
     counts: Vec<bool>,
+    /// Quantiles of each run's samples by kind, infinite where they never came.
+    spreads: Vec<BTreeMap<Sampled, Vec<f32>>>,
 }
 
 /// A run whose figures are not used.
@@ -102,11 +105,13 @@ impl Summary {
             values: vec![f64::NAN; cells * Figure::COUNT],
             traces: vec![0; cells],
             counts: vec![false; cells],
+            spreads: vec![BTreeMap::new(); cells],
             manifest,
         }
     }
 
     /// Adds a run. One that is not of this matrix is left out.
+    #[expect(clippy::cast_possible_truncation, reason = "quantiles for a picture")]
     pub fn add(&mut self, record: &Record) {
         let point = self.points.iter().position(|point| *point == record.point);
         let contender = self.contenders.iter().position(|name| *name == record.contender.name);
@@ -132,6 +137,9 @@ impl Summary {
                 for (figure, reading) in &record.figures {
                     self.values[cell * Figure::COUNT + *figure as usize] = reading.ranked(*figure).unwrap_or(f64::NAN);
                 }
+                let narrow = |quantile: &Option<f64>| quantile.map_or(f32::INFINITY, |seconds| seconds as f32);
+                let spreads = record.distributions.iter();
+                self.spreads[cell] = spreads.map(|(kind, list)| (*kind, list.iter().map(narrow).collect())).collect();
                 let lost = record.connections.iter().filter(|one| one.closed.is_some() || one.handshake.is_none());
                 self.connections_lost.0 += lost.count();
                 self.connections_lost.1 += record.connections.len();
@@ -165,6 +173,12 @@ impl Summary {
         let both = |&seed: &usize| self.counts(point, contender, seed) && self.counts(point, baseline, seed);
         let pair = |seed| (self.value(point, contender, seed, figure), self.value(point, baseline, seed, figure));
         (0..self.seeds.len()).filter(both).map(pair).collect()
+    }
+
+    /// Quantiles of the samples of each run that counts, infinite where they never came.
+    pub fn quantiles(&self, point: usize, contender: usize, kind: Sampled) -> impl Iterator<Item = &[f32]> {
+        let counting = (0..self.seeds.len()).filter(move |&seed| self.counts(point, contender, seed));
+        counting.filter_map(move |seed| Some(self.spreads[self.cell(point, contender, seed)].get(&kind)?.as_slice()))
     }
 
     /// Runs in the file.

@@ -18,9 +18,10 @@ use lab::{
     journal::{Damage, Journal, Records},
     plan::Plan,
     record::{MANIFEST_SCHEMA, Manifest},
-    report::{MatrixReport, Samples, breaches, csv, html, markdown},
+    report::{LevelValue, MatrixReport, Samples, breaches, csv, html, markdown},
     scenario::Scenario,
     selftest::Check,
+    stats::compare::Verdict,
     summary::Summary,
 };
 
@@ -227,6 +228,52 @@ fn a_matrix_says_what_it_shows() {
     let rows: Vec<&str> = table.lines().collect();
     assert_eq!(rows[0], "path.rtt,profile.acks.every,contender,figure,unit,median,low,high");
     assert!(rows.iter().all(|row| row.split(',').count() == 8), "{table}");
+}
+
+#[test]
+fn the_factors_of_one_contender_have_effects_of_their_own() {
+    let scratch = Scratch::new("alone");
+    let alone = [
+        ("seeds = 2", "seeds = 6"),
+        ("[factors]", "[contenders]\ncongestion = [\"cubic\"]\n[factors]"),
+        ("[2, 8]", "[2, 4, 8]"),
+    ];
+    let summary = summary(&alone, &scratch.file("a.jsonl"));
+    let report = MatrixReport::new(&summary, Vec::new());
+    assert!(report.overall.is_empty() && report.contenders.len() == 1);
+    let of = |factor: &str, level: &str, figure: &str| {
+        let found =
+            report.factor_effects.iter().find(|one| one.factor == factor && one.level == level && one.figure == figure);
+        found.unwrap_or_else(|| panic!("{factor} {level} {figure}")).clone()
+    };
+    // A longer path is slower, with every seed and every frequency of acknowledgements.
+    let rtt = of("path.rtt", "60 ms", "rtt_p95");
+    assert_eq!((rtt.against.as_str(), rtt.result.verdict, rtt.result.pairs), ("20 ms", Verdict::Worse, 18), "{rtt:?}");
+    assert_eq!(of("profile.acks.every", "8", "goodput").against, "2");
+    let counted = report.factor_effects.iter().filter(|one| one.figure == "goodput").count();
+    assert_eq!(counted, 3, "one level of the RTT and two of the acknowledgements stand against the first");
+    // Over the levels, and in the cells of both.
+    let figures = |values: &[LevelValue]| values.iter().filter(|value| value.figure == "goodput").count();
+    assert_eq!((figures(&report.level_values), figures(&report.cells)), (5, 6));
+    let (cell, point) = (&report.cells[0], &report.points[0].figures[0]);
+    let same = point.iter().find(|quoted| quoted.figure == cell.figure).unwrap();
+    assert_eq!(cell.median, same.median, "a cell of all factors is a point");
+
+    let text = markdown(&report);
+    assert!(text.contains("## Effect of path.rtt, against path.rtt 20 ms"), "{text}");
+    let page = html(&report, &summary.manifest.scenario, &[], &Samples::default());
+    assert!(page.contains("path.rtt against 20 ms") && !page.contains("nothing to compare"), "{page}");
+    assert_eq!(page.matches("class=\"heat\"").count(), 5, "a heat map for each headline figure of one contender");
+    for part in ["<h2>Results</h2>", "<h2>Distribution of RTT and latency</h2>", "goodput over profile.acks.every"] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(page.find("<h2>Results</h2>") < page.find("<h2>What was found</h2>"), "absolute values first");
+    // Every figure of the records, also one that the workload is not about.
+    let table = csv(&report);
+    let (_, records) = Records::open(&scratch.file("a.jsonl")).unwrap();
+    for (figure, reading) in records.map(|record| record.unwrap()).next().unwrap().figures {
+        assert_eq!(table.contains(&format!(",{},", figure.key())), reading.value.is_some(), "{figure:?}");
+    }
 }
 
 #[test]

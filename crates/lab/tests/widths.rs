@@ -37,6 +37,7 @@ fn record(plan: &Plan, index: usize, scenario: &Scenario, printed: f64) -> Recor
         trace: TraceSummary { hash: "0123456789abcdef".to_owned(), packets: 12_345_678 },
         link: LinkWindow::default(),
         figures: Figure::all().map(reading).collect::<BTreeMap<_, _>>(),
+        distributions: BTreeMap::new(),
         factors: Vec::new(),
         connections: Vec::new(),
         books: Default::default(),

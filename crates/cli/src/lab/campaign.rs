@@ -39,7 +39,7 @@ use crate::{
 /// cannot be written. 3: the self-test failed, and nothing was run. 130: it was ended before it was complete.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
-  tiderace lab matrix scenarios/matrix-rtt-load.toml --seeds 1 --html report.html
+  tiderace lab matrix claims-rtt --html report.html
   tiderace lab matrix okru-mobile --vary path.loss-burst=1,3,6")]
 pub(super) struct MatrixArgs {
     /// A preset (see `tiderace lab list`) or a scenario file

@@ -8,7 +8,7 @@ use crate::{
     figure::Figure,
     record::{Record, RunOutcome},
     stats::{
-        compare::{Better, Pair, Verdict, compare},
+        compare::{Better, Comparison, Pair, Verdict, compare},
         interval::{Interval, centre},
     },
     summary::Summary,
@@ -34,6 +34,8 @@ pub(super) struct Row {
     pub(super) figure: Figure,
     /// Median over the seeds; `None` where a run lacks the figure.
     pub(super) medians: Vec<Option<f64>>,
+    /// Intervals of the medians; `None` below six seeds.
+    pub(super) intervals: Vec<Option<Interval>>,
     /// Outcome: the best contenders.
     pub(super) outcome: Outcome,
     /// Standings of the contenders against the best median. Empty without a best one.
@@ -47,8 +49,8 @@ pub(super) enum Outcome {
     Leads(Vec<usize>),
     /// All lie within the tolerance of the best median.
     Even,
-    /// The first has the best median; the seeds do not tell the second from it.
-    Open(usize, usize),
+    /// The first has the best median; the seeds do not tell the second from it. About so many seeds would.
+    Open(usize, usize, Option<usize>),
     /// The figure has no better and worse, or a contender lacks it.
     None,
 }
@@ -96,14 +98,16 @@ pub(super) fn runs_at(summary: &Summary, (point, contender): (usize, usize), fig
 }
 
 fn row(figure: Figure, runs: &[Runs]) -> Row {
-    let medians: Vec<Option<f64>> = runs.iter().map(|runs| median_of(runs, figure)).collect();
+    let centres = runs.iter().map(|runs| centre_of(runs, figure));
+    let (medians, intervals): (Vec<Option<f64>>, Vec<Option<Interval>>) =
+        centres.map(|found| found.map_or((None, None), |(median, interval)| (Some(median), interval))).unzip();
     let (outcome, standings) = decide(figure, runs, &medians);
-    Row { figure, medians, outcome, standings }
+    Row { figure, medians, intervals, outcome, standings }
 }
 
-fn median_of(runs: &Runs, figure: Figure) -> Option<f64> {
+fn centre_of(runs: &Runs, figure: Figure) -> Option<(f64, Option<Interval>)> {
     let values: Vec<Option<f64>> = runs.iter().flatten().map(|run| run.get(&figure).copied()).collect();
-    Some(centre(&values)?.0)
+    centre(&values)
 }
 
 fn decide(figure: Figure, runs: &[Runs], medians: &[Option<f64>]) -> (Outcome, Vec<Standing>) {
@@ -127,7 +131,10 @@ fn decide(figure: Figure, runs: &[Runs], medians: &[Option<f64>]) -> (Outcome, V
     let open = ranked.iter().find(|&&index| matches!(standings[index], Standing::Undecided | Standing::Behind));
     let level = || ranked.iter().copied().filter(|&index| standings[index] == Standing::Level);
     let outcome = match open {
-        Some(&rival) => Outcome::Open(best, rival),
+        Some(&rival) => {
+            let needed = compared(figure, &runs[best], &runs[rival]).and_then(|result| result.pairs_needed);
+            Outcome::Open(best, rival, needed)
+        }
         None if level().count() == medians.len() => Outcome::Even,
         None => Outcome::Leads(level().collect()),
     };
@@ -136,15 +143,19 @@ fn decide(figure: Figure, runs: &[Runs], medians: &[Option<f64>]) -> (Outcome, V
 
 /// Standing of `first` against `second`, seed by seed.
 pub(super) fn standing(figure: Figure, first: &Runs, second: &Runs) -> Standing {
-    let both = first.iter().zip(second).filter_map(|(one, other)| Some((one.as_ref()?, other.as_ref()?)));
-    let pairs: Vec<Pair> = both.map(|(one, other)| (one.get(&figure).copied(), other.get(&figure).copied())).collect();
-    let Some(result) = compare(&pairs, &figure.declaration().rule()) else { return Standing::Undecided };
+    let Some(result) = compared(figure, first, second) else { return Standing::Undecided };
     match result.verdict {
         Verdict::Better => Standing::Ahead(result.difference),
         Verdict::Worse => Standing::Behind,
         Verdict::Equivalent => Standing::Level,
         Verdict::Undecided | Verdict::Different => Standing::Undecided,
     }
+}
+
+fn compared(figure: Figure, first: &Runs, second: &Runs) -> Option<Comparison> {
+    let both = first.iter().zip(second).filter_map(|(one, other)| Some((one.as_ref()?, other.as_ref()?)));
+    let pairs: Vec<Pair> = both.map(|(one, other)| (one.get(&figure).copied(), other.get(&figure).copied())).collect();
+    compare(&pairs, &figure.declaration().rule())
 }
 
 #[cfg(test)]
@@ -174,8 +185,9 @@ mod tests {
         // One seed of six says otherwise: not decided at 95 %.
         let mut once = high;
         once[2] = 11.0;
-        assert_eq!(outcome(Figure::Goodput, &[&low, &once]), Outcome::Open(1, 0));
-        assert_eq!(outcome(Figure::Goodput, &[&low[..5], &high[..5]]), Outcome::Open(1, 0), "five seeds are too few");
+        assert!(matches!(outcome(Figure::Goodput, &[&low, &once]), Outcome::Open(1, 0, Some(7..))));
+        let few = outcome(Figure::Goodput, &[&low[..5], &high[..5]]);
+        assert!(matches!(few, Outcome::Open(1, 0, _)), "five seeds are too few");
         assert_eq!(outcome(Figure::Share, &[&low, &high]), Outcome::None, "no better and worse");
     }
 
@@ -186,7 +198,7 @@ mod tests {
         assert_eq!(outcome(Figure::ResidualLoss, &[&zero, &zero]), Outcome::Even);
         // Dropping the zeros would leave the pairs in which the second is worse.
         let mixed = [0.0, 0.0, 0.0, 0.0, 9.0, 9.0];
-        assert_eq!(outcome(Figure::ResidualLoss, &[&some, &mixed]), Outcome::Open(1, 0));
+        assert!(matches!(outcome(Figure::ResidualLoss, &[&some, &mixed]), Outcome::Open(1, 0, _)));
         let never = [f64::INFINITY; 6];
         assert_eq!(outcome(Figure::DelayP99, &[&never, &some]), Outcome::Leads(vec![1]));
         assert_eq!(outcome(Figure::DelayP99, &[&never, &never]), Outcome::Even);

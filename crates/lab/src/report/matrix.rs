@@ -3,6 +3,11 @@
 
 use serde::{Serialize, Serializer};
 
+use super::{
+    factors::{FactorEffect, LevelValue, factor_effects, level_values},
+    points::Headlines,
+    spreads::Spreads,
+};
 use crate::{
     figure::Figure,
     selftest::Check,
@@ -46,6 +51,12 @@ pub struct MatrixReport {
     pub overall: Vec<Effect>,
     /// For the levels of each factor.
     pub by_level: Vec<Effect>,
+    /// Each level of each factor against its first, of one contender.
+    pub factor_effects: Vec<FactorEffect>,
+    /// Headline figures over the levels of each factor.
+    pub level_values: Vec<LevelValue>,
+    /// Headline figures of each cell of two factors.
+    pub cells: Vec<LevelValue>,
     /// Ranking: whether the order of contenders holds for all burst lengths.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ranking: Option<Ranking>,
@@ -67,6 +78,12 @@ pub struct MatrixReport {
     pub connections_lost: (usize, usize),
     /// Lines of the file that were damaged.
     pub damaged_lines: usize,
+    /// Absolute values, and who wins where.
+    #[serde(skip)]
+    pub(super) headlines: Headlines,
+    /// Distributions of samples at one row of the headlines.
+    #[serde(skip)]
+    pub(super) spreads: Spreads,
 }
 
 /// Size of a matrix.
@@ -186,8 +203,15 @@ impl MatrixReport {
                 effects(summary, &chosen, Some((name.clone(), level.clone())))
             })
         });
+        let (level_values, cells) = level_values(summary, &factors);
+        let headlines = Headlines::new(summary);
         Self {
             schema: MATRIX_SCHEMA,
+            factor_effects: factor_effects(summary, &factors),
+            level_values,
+            cells,
+            spreads: Spreads::new(summary, &headlines),
+            headlines,
             name: scenario.name.clone(),
             title: scenario.title.clone(),
             about: scenario.about.clone(),
@@ -372,8 +396,9 @@ fn row(summary: &Summary, point: usize) -> PointRow {
         let interval = interval.map(|interval| (interval.low, interval.high));
         Some(Quoted { figure: figure.key(), median, interval })
     };
+    // Every figure of the records, also one that the workload is not about.
     let figures = (0..summary.contenders.len())
-        .map(|contender| summary.manifest.scenario.figures().filter_map(|figure| quoted(contender, figure)).collect());
+        .map(|contender| Figure::all().filter_map(|figure| quoted(contender, figure)).collect());
     let deciding = deciding(summary);
     let verdicts = (1..summary.contenders.len())
         .map(|contender| compare(&summary.pairs(point, (contender, 0), deciding), &deciding.declaration().rule()));

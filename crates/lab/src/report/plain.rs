@@ -2,7 +2,7 @@
 
 use core::fmt::Write;
 
-use super::{Effect, MatrixReport, matrix::percent, plot::number};
+use super::{Effect, FactorEffect, MatrixReport, matrix::percent, plot::number};
 use crate::{
     figure::Figure,
     stats::interval::RUNS_MIN,
@@ -12,7 +12,7 @@ use crate::{
 /// A value in the unit that people read.
 pub(super) fn printed(figure: &str, value: f64) -> String {
     if value.is_infinite() {
-        return "∞".to_owned();
+        return if value < 0.0 { "-∞" } else { "∞" }.to_owned();
     }
     let scale = Figure::from_key(figure).map_or(1.0, |figure| figure.unit().printed().1);
     number(value * scale)
@@ -198,6 +198,7 @@ pub fn markdown(report: &MatrixReport) -> String {
             );
         }
     }
+    of_factors(&mut out, report);
     let rivals = rivals(report);
     if !rivals.is_empty() {
         let heads: Vec<String> = OF_RIVALS.iter().map(|figure| label(figure.key())).collect();
@@ -245,6 +246,46 @@ pub fn markdown(report: &MatrixReport) -> String {
         }
     }
     out
+}
+
+/// Effect of each factor on each contender: a table for each factor.
+fn of_factors(out: &mut String, report: &MatrixReport) {
+    for (name, levels) in report.factors.iter().filter(|(_, levels)| levels.len() > 1) {
+        let of_factor: Vec<&FactorEffect> = report.factor_effects.iter().filter(|one| one.factor == *name).collect();
+        let mut rows: Vec<(&str, &str)> = Vec::new();
+        for one in &of_factor {
+            if !rows.contains(&(one.contender.as_str(), one.figure)) {
+                rows.push((&one.contender, one.figure));
+            }
+        }
+        if rows.is_empty() {
+            continue;
+        }
+        let _ = writeln!(
+            out,
+            "\n## Effect of {name}, against {name} {}\n\n| contender | figure | {} |\n|---|---|{}",
+            levels[0],
+            levels[1..].join(" | "),
+            "---|".repeat(levels.len() - 1)
+        );
+        for (contender, figure) in rows {
+            let entries: Vec<String> = levels[1..]
+                .iter()
+                .map(|level| {
+                    let mut own = of_factor.iter().filter(|one| one.contender == contender && one.figure == figure);
+                    own.find(|one| one.level == *level).map_or_else(
+                        || "–".to_owned(),
+                        |one| {
+                            let size =
+                                Figure::from_key(figure).map_or_else(String::new, |key| effect(key, &one.result));
+                            format!("{size} {}", words(&one.result, one.presupposes))
+                        },
+                    )
+                })
+                .collect();
+            let _ = writeln!(out, "| {contender} | {} | {} |", plain_name(figure), entries.join(" | "));
+        }
+    }
 }
 
 /// The points as CSV: a row per point, contender and figure, values in base units.

@@ -23,13 +23,50 @@ use crate::{
 };
 
 /// More points than this are counted by level in place of being listed.
-const LISTED: usize = 24;
+pub(super) const LISTED: usize = 24;
 
 /// Figures of which points are listed, and with more contenders than fit side by side; more do not fit a screen.
 const TABLES: (usize, usize) = (3, 1);
 
 /// Contenders that usually fit side by side.
 const ABREAST: usize = 7;
+
+/// The headline figures of a scenario with factors at each point, and who wins where.
+#[derive(Clone, Debug)]
+pub(super) struct Headlines {
+    pub(super) grid: Grid,
+    /// By row of the grid.
+    pub(super) boards: Vec<Board>,
+    /// Figures that are compared point by point.
+    pub(super) shown: Vec<Figure>,
+    /// Conclusion, with its conditions.
+    pub(super) sentence: String,
+}
+
+impl Headlines {
+    pub(super) fn new(summary: &Summary) -> Self {
+        let scenario = &summary.manifest.scenario;
+        let grid = Grid::new(summary);
+        let figures = scenario.headlines();
+        let boards: Vec<Board> = (0..grid.rows.len()).map(|row| grid.board(summary, row, &figures)).collect();
+        let held = |names: &[&str]| names.iter().any(|name| scenario.factors.contains_key(*name));
+        let mut place = conditions(scenario, &held);
+        place.push(seeds(scenario));
+        let place = place.join(", ");
+        let tables = if grid.columns.len() > ABREAST { TABLES.1 } else { TABLES.0 };
+        let shown: Vec<Figure> =
+            figures.into_iter().filter(|figure| comparable(&boards, *figure)).take(tables).collect();
+        let found = match boards.as_slice() {
+            [board] => verdict(board),
+            _ if grid.columns.len() < 2 => "one contender, with nothing to compare it with at a point".to_owned(),
+            _ if summary.seeds.len() < RUNS_MIN => {
+                format!("undecided everywhere, because it takes at least {RUNS_MIN} seeds")
+            }
+            _ => shown.iter().map(|figure| tally(&grid, &boards, *figure)).collect::<Vec<_>>().join("; "),
+        };
+        Self { grid, boards, shown, sentence: format!("With {place}: {found}.") }
+    }
+}
 
 /// Prints the headlines of a scenario with factors.
 pub fn points(summary: &Summary, checks: &[Check], style: Style) -> String {
@@ -41,7 +78,7 @@ pub fn points(summary: &Summary, checks: &[Check], style: Style) -> String {
         let count = levels.len();
         out += &wrap(&format!("Varies {name} ({count}\u{a0}values): {}", levels.join(", ")), 2);
     }
-    let cells = Grid::new(summary);
+    let Headlines { grid: cells, boards, shown, sentence } = Headlines::new(summary);
     let runs = format!(
         "{} x {} contenders x {} = {} runs, {:.0} virtual seconds.",
         if cells.rows.len() == 1 { "1 point".to_owned() } else { format!("{} points", cells.rows.len()) },
@@ -52,21 +89,11 @@ pub fn points(summary: &Summary, checks: &[Check], style: Style) -> String {
     );
     out += &wrap(&runs, 2);
     out.push('\n');
-    let figures = scenario.headlines();
-    let boards: Vec<Board> = (0..cells.rows.len()).map(|row| cells.board(summary, row, &figures)).collect();
-    let held = |names: &[&str]| names.iter().any(|name| scenario.factors.contains_key(*name));
-    let mut place = conditions(scenario, &held);
-    place.push(seeds(scenario));
-    let place = place.join(", ");
     if let [board] = boards.as_slice() {
         table(&mut out, board, style);
         out.push('\n');
         legend(&mut out, &boards, board.seeds, "row");
-        out += &wrap(&format!("With {place}: {}.", verdict(board)), 0);
     } else {
-        let tables = if cells.columns.len() > ABREAST { TABLES.1 } else { TABLES.0 };
-        let shown: Vec<Figure> =
-            figures.into_iter().filter(|figure| comparable(&boards, *figure)).take(tables).collect();
         for figure in &shown {
             if boards.len() <= LISTED {
                 listed(&mut out, &cells, &boards, *figure, style);
@@ -76,14 +103,8 @@ pub fn points(summary: &Summary, checks: &[Check], style: Style) -> String {
             out.push('\n');
         }
         legend(&mut out, &boards, summary.seeds.len(), "point");
-        let won: Vec<String> = shown.iter().map(|figure| tally(&cells, &boards, *figure)).collect();
-        let won = if summary.seeds.len() < RUNS_MIN {
-            format!("undecided everywhere, because it takes at least {RUNS_MIN} seeds")
-        } else {
-            won.join("; ")
-        };
-        out += &wrap(&format!("With {place}: {won}."), 0);
     }
+    out += &wrap(&sentence, 0);
     trouble(&mut out, summary, style);
     out
 }
@@ -106,12 +127,13 @@ fn legend(out: &mut String, boards: &[Board], seeds: usize, what: &str) {
 }
 
 /// Places of points and contenders in the matrix.
-struct Grid {
-    columns: Vec<String>,
+#[derive(Clone, Debug)]
+pub(super) struct Grid {
+    pub(super) columns: Vec<String>,
     /// Levels of the factors of path and traffic.
-    rows: Vec<Vec<(String, String)>>,
+    pub(super) rows: Vec<Vec<(String, String)>>,
     /// Point and contender by row and column.
-    cells: Vec<Vec<Option<(usize, usize)>>>,
+    pub(super) cells: Vec<Vec<Option<(usize, usize)>>>,
 }
 
 impl Grid {
@@ -148,7 +170,7 @@ impl Grid {
     }
 
     /// The name of a row: levels only.
-    fn row(&self, row: usize) -> String {
+    pub(super) fn row(&self, row: usize) -> String {
         let levels: Vec<&str> = self.rows[row].iter().map(|(_, level)| level.as_str()).collect();
         levels.join(", ")
     }
@@ -229,7 +251,7 @@ fn listed(out: &mut String, cells: &Grid, boards: &[Board], figure: Figure, styl
 }
 
 /// The last parts of a factor's name.
-fn short(name: &str) -> &str {
+pub(super) fn short(name: &str) -> &str {
     let name = name.strip_prefix("path.").or_else(|| name.strip_prefix("traffic.")).unwrap_or(name);
     name.strip_prefix("run.").unwrap_or(name)
 }

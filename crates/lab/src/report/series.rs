@@ -9,9 +9,13 @@ use std::io::{BufRead, Error};
 
 use serde_json::Value;
 
-use super::plot::{Axis, Band, Series, escape, lines};
+use super::{
+    PAGE_STYLE,
+    plot::{Axis, Band, Shape, TimeLine, escape, lines},
+};
 
-const STYLE: &str = include_str!("style.css");
+/// Heading of the picture of `cwnd` and `bytes_in_flight`.
+const WINDOW: &str = "Window and flight";
 /// Rates are means over this many seconds.
 const BIN: f64 = 0.1;
 /// Values that are kept of one series: more are not told apart in a picture.
@@ -144,7 +148,7 @@ impl TimeSeries {
         let mut out = String::new();
         let _ = write!(
             out,
-            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\"><link rel=\"icon\" href=\"data:,\"><title>{0}</title><style>{STYLE}</style></head><body><main><h1>{0}</h1><p class=\"sub\">{1} events of a qlog file; times in seconds since the run began</p>",
+            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\"><link rel=\"icon\" href=\"data:,\"><title>{0}</title><style>{PAGE_STYLE}</style></head><body><main><h1>{0}</h1><p class=\"sub\">{1} events of a qlog file; times in seconds since the run began</p>",
             escape(title),
             self.events
         );
@@ -173,7 +177,7 @@ impl TimeSeries {
         let wait: Vec<(f64, f64)> = self.latest_rtt.iter().map(|&(at, rtt)| (at, rtt - smallest)).collect();
         let pictures = [
             (
-                "Window and flight",
+                WINDOW,
                 "kB",
                 vec![("congestion window", self.window.clone()), ("bytes in flight", self.in_flight.clone())],
             ),
@@ -203,10 +207,12 @@ impl TimeSeries {
             ),
         ];
         for (heading, unit, series) in pictures {
-            let series: Vec<Series> = series
+            // A window, and what is in flight, hold until they change; the rest is samples and means.
+            let shape = if heading == WINDOW { Shape::Steps } else { Shape::Joined };
+            let series: Vec<TimeLine> = series
                 .into_iter()
                 .filter(|(_, points)| !points.is_empty())
-                .map(|(name, points)| Series { name: name.to_owned(), points })
+                .map(|(name, points)| TimeLine { name: name.to_owned(), points, shape })
                 .collect();
             if series.is_empty() {
                 continue;

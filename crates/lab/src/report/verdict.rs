@@ -10,6 +10,9 @@ use crate::{
     versus::{Digits, plain},
 };
 
+/// More seeds than anybody takes to decide one comparison.
+const SEEDS_MAX: usize = 1_000;
+
 /// The sentence, without its conditions.
 pub(super) fn verdict(board: &Board) -> String {
     // A figure that somebody lacks, or that has no better and worse, cannot decide.
@@ -23,14 +26,17 @@ pub(super) fn verdict(board: &Board) -> String {
         Outcome::Open(..) if board.seeds < RUNS_MIN => {
             format!("undecided, because {} decide nothing: it takes at least {RUNS_MIN}", seeds(board.seeds))
         }
-        Outcome::Open(best, rival) => format!(
-            "undecided in {}: {} ({}) has the best median, but {} do not tell it from {} ({}){}",
+        Outcome::Open(best, rival, needed) => format!(
+            "undecided in {}: {} ({}) has the best median, but {} do not tell it from {} ({}){}{}",
             label(first),
             board.columns[*best],
             value(first, *best),
             seeds(board.seeds),
             board.columns[*rival],
             value(first, *rival),
+            needed
+                .filter(|needed| *needed <= SEEDS_MAX)
+                .map_or_else(String::new, |needed| { format!("; about {} would", seeds(needed.max(board.seeds + 1))) }),
             elsewhere(board, judged)
         ),
         Outcome::None => String::new(),
