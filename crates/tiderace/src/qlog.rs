@@ -12,7 +12,7 @@ use std::{
 
 use transport::{
     observe::{Observer, ObserverFactory, Start},
-    qlog::{EXTENSION, QlogWriter, Vantage},
+    qlog::{EXTENSION, Format, QlogWriter, Vantage},
 };
 use units::Instant;
 
@@ -33,6 +33,7 @@ pub struct QlogDir {
     title: String,
     limit: u64,
     virtual_time: bool,
+    format: Format,
     shared: Arc<Shared>,
 }
 
@@ -52,7 +53,14 @@ impl QlogDir {
         let path = path.into();
         fs::create_dir_all(&path).map_err(|error| at(&path, &error))?;
         let title = "tiderace".to_owned();
-        Ok(Self { path, title, limit: DEFAULT_LIMIT, virtual_time: false, shared: Arc::default() })
+        Ok(Self {
+            path,
+            title,
+            limit: DEFAULT_LIMIT,
+            virtual_time: false,
+            format: Format::Newest,
+            shared: Arc::default(),
+        })
     }
 
     /// The title of the files; `tiderace` unless it is set.
@@ -74,6 +82,13 @@ impl QlogDir {
     #[must_use]
     pub fn with_virtual_time(mut self) -> Self {
         self.virtual_time = true;
+        self
+    }
+
+    /// The version of the files; the newest unless it is set.
+    #[must_use]
+    pub fn with_format(mut self, format: Format) -> Self {
+        self.format = format;
         self
     }
 
@@ -125,6 +140,7 @@ impl ObserverFactory for QlogDir {
             }
         };
         let reference = if self.virtual_time { Instant::ZERO } else { now };
+        let out = self.format.output(out);
         let writer = QlogWriter::new(out, start.side.into(), self.title.clone(), start.original_dcid, reference);
         // The instants of an endpoint count from the Unix epoch.
         Some(Box::new(if self.virtual_time { writer } else { writer.with_wall_clock(now - Instant::ZERO) }))
