@@ -28,12 +28,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use lab::{
     contender::Contender,
     experiment::{Experiment, Yield, qlog_path, store},
+    qlog::Logs,
     record,
     report::{Report, Style, brief, text},
     run::Execution,
     scenario::{Overrides, QueueSize, Scenario, load},
 };
-use transport::ack_frequency::AckFrequency;
+use transport::{ack_frequency::AckFrequency, qlog::Format};
 use units::{Bitrate, Probability, duration_text};
 
 use crate::{
@@ -101,6 +102,7 @@ enum Command {
   tiderace lab run mobile --all
   tiderace lab run mobile --loss '1 %' --queue '2 BDP' --cc cubic,bbr3
   tiderace lab run production --cc cubic --ack off,fixed:10,adaptive
+  tiderace lab run mobile --seeds 1 --qlog logs --qlog-format 0.3 --pcapng
   tiderace lab run okru-mobile --real-time --seeds 6 --duration 20s
   tiderace lab run mobile --real-time --cc cubic,kernel-cubic,kernel-reno
   tiderace lab run ./my-path.toml --seeds 30 --json > report.json")]
@@ -122,6 +124,12 @@ struct RunArgs {
     /// Write a qlog file for each side of each connection into a new directory below DIR
     #[arg(long, value_name = "DIR")]
     qlog: Option<PathBuf>,
+    /// Version of the qlog files: `newest`, or `0.3`, which qvis opens
+    #[arg(long, value_name = "VERSION", default_value_t, requires = "qlog")]
+    qlog_format: Format,
+    /// Write the packets of each run beside its qlog files (packets.pcapng), with the keys that open them, for Wireshark
+    #[arg(long, requires = "qlog")]
+    pcapng: bool,
     /// Directory for the records
     #[arg(long, value_name = "DIR", default_value = "lab-out")]
     out: PathBuf,
@@ -267,7 +275,9 @@ fn run_scenario(args: &RunArgs) -> Result<ExitCode, Failure> {
     let manifest = experiment.manifest(LAB);
     let qlog = args.qlog.as_deref().map(|root| Staged::new(root, &qlog_path(root, &manifest))).transpose()?;
     writable(&args.out, "--out")?;
-    let execution = Execution { threads: args.threads, qlog: qlog.as_ref().map(|staged| staged.partial.clone()) };
+    let logs =
+        |staged: &Staged| Logs { directory: staged.partial.clone(), format: args.qlog_format, packets: args.pcapng };
+    let execution = Execution { threads: args.threads, qlog: qlog.as_ref().map(logs) };
 
     let bar = progress(experiment.cells().len());
     let Yield { manifest, records, checks } = experiment.run(LAB, &execution, &|_| bar.inc(1));

@@ -17,6 +17,7 @@ mod runtime;
 mod serve;
 mod stdout;
 mod stream;
+mod watch;
 
 use std::{io::IsTerminal, process::ExitCode};
 

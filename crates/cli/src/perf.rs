@@ -28,16 +28,20 @@ mod tcp;
 mod transfer;
 mod trust;
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 use tiderace::{
-    Profile, QlogDir,
+    Profile,
     transport::{ack_frequency::AckFrequency, congestion::Algorithm, fec::FecPolicy, recovery::LossTolerance},
     units::{DataSize, ParseUnitError, Probability, ProbabilityError},
 };
 
-use crate::{address, failure::Failure, runtime};
+use crate::{
+    failure::Failure,
+    runtime,
+    watch::{WatchArgs, Watched},
+};
 
 /// Measure QUIC, or the kernel's TCP, between two hosts.
 #[derive(Debug, Parser)]
@@ -74,9 +78,8 @@ struct EndArgs {
     /// cubic, bbr2 and bbr3; auto measures the share by itself
     #[arg(long, value_name = "SHARE", default_value = "0 %", value_parser = loss_tolerance)]
     loss_tolerance: LossTolerance,
-    /// Write a qlog file for each connection into this directory; costs CPU time
-    #[arg(long, value_name = "DIR")]
-    qlog: Option<PathBuf>,
+    #[command(flatten)]
+    watch: WatchArgs,
 }
 
 impl EndArgs {
@@ -95,24 +98,9 @@ impl EndArgs {
         Ok(profile)
     }
 
-    /// Directory of qlog files, if they are wanted.
-    fn qlog(&self) -> Result<Option<Arc<QlogDir>>, Failure> {
-        let Some(path) = &self.qlog else { return Ok(None) };
-        match QlogDir::new(path) {
-            Ok(directory) => Ok(Some(Arc::new(directory.with_title("tiderace perf")))),
-            Err(error) => Err(Failure::new(format_args!("cannot make the directory {}", address::plain(&error)))
-                .hint("choose another directory with `--qlog DIR`")),
-        }
-    }
-}
-
-/// Reports qlog files that are missing or incomplete.
-fn missing_qlog(directory: Option<&QlogDir>) {
-    let Some(directory) = directory else { return };
-    if let Some(error) = directory.take_error() {
-        eprintln!("warning: qlog files are incomplete: {}", address::plain(&error));
-    } else if directory.skipped() > 0 {
-        eprintln!("warning: {} connections have no qlog file: there are too many", directory.skipped());
+    /// Records that are asked for.
+    fn watch(&self) -> Result<Watched, Failure> {
+        self.watch.open("tiderace perf")
     }
 }
 

@@ -1,6 +1,6 @@
 //! `tiderace relay`: a modelled path between programs that speak UDP, in real time.
 
-use std::{net::SocketAddr, process::ExitCode, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::Parser;
 use emu::{Relay, RelayConfig, RelayError, Statistics};
@@ -15,6 +15,7 @@ use crate::{
     interrupt::Interrupt,
     runtime,
     stdout::{write_json_line, write_out},
+    watch,
 };
 
 /// Put a modelled path between a client and a server.
@@ -44,6 +45,12 @@ pub(crate) struct Args {
     /// Seed of the path's random numbers [default: the scenario's first]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Write what clients send and receive into this file (pcapng), for Wireshark
+    #[arg(long, value_name = "FILE")]
+    pcapng: Option<PathBuf>,
+    /// Put the keys of this TLS key log into that file when the relay ends; clients and servers write one where SSLKEYLOGFILE names it
+    #[arg(long, value_name = "FILE", requires = "pcapng")]
+    keys: Option<PathBuf>,
     /// Print JSON lines
     #[arg(long)]
     json: bool,
@@ -69,11 +76,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let to = address::resolve(&args.to)?.address;
     refuse_impossible(&scenario, &args.path, to)?;
     let seed = args.seed.unwrap_or(scenario.run.seed);
+    let packets = args.pcapng.as_deref().map(watch::create).transpose()?;
     let config = RelayConfig {
         up: scenario.path.up().clone(),
         down: scenario.path.down.clone(),
         nat: scenario.path.nat.clone(),
         seed: Seed::from_number(seed),
+        packets: packets.clone(),
         ..RelayConfig::new(args.listen, to)
     };
     let runtime = runtime::start()?;
@@ -93,6 +102,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         // If it has stopped by itself, this says why.
         Ok::<_, Failure>(relay.stop()?)
     })?;
+    if let Some(packets) = packets {
+        watch::finish(&packets, args.keys.as_deref());
+    }
     let doubt = statistics.doubt();
     if args.json {
         write_json_line(&json(&statistics, doubt.as_deref()))?;

@@ -1,6 +1,7 @@
 //! `tiderace get` with the options that people know from other programs.
 
 mod gateway;
+mod pcapng;
 mod scratch;
 
 use std::{
@@ -197,6 +198,30 @@ async fn content_is_decompressed() {
     }
     let (code, _, wrong) = text(&site.get(&["--compressed", &site.url("/coded/odd")]).await);
     assert!(code == 1 && wrong.contains("coded as `odd`"), "{wrong}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_are_recorded() {
+    let site = Site::start("recorded");
+    let records = ["--qlog", "logs", "--qlog-format", "0.3", "--pcapng", "packets.pcapng"];
+    let (code, content, error) = text(&site.get(&[&records[..], &[&site.url("/page")]].concat()).await);
+    assert_eq!(code, 0, "{content}{error}");
+    assert!(error.contains("packets are in packets.pcapng"), "{error}");
+    let logs: Vec<_> = std::fs::read_dir(site.folder.0.join("logs")).unwrap().collect();
+    assert_eq!(logs.len(), 1, "{logs:?}");
+    for entry in logs {
+        let path = entry.unwrap().path();
+        let counts = lab::qlog::schema::check(std::io::BufReader::new(std::fs::File::open(&path).unwrap()));
+        let counts = counts.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert!(counts.contains_key("connectivity:connection_closed"), "{counts:?}");
+    }
+    let packets = site.folder.0.join("packets.pcapng");
+    let (_, count) = pcapng::read(&packets);
+    assert!(count >= 4, "{count} packets");
+    let file = std::fs::read(&packets).unwrap();
+    for label in pcapng::ALL {
+        assert!(file.windows(label.len()).any(|window| window == label.as_bytes()), "{label}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -216,6 +216,15 @@ fn json_and_qlog() {
     assert!(scratch.0.join(report["records"].as_str().unwrap()).exists());
     let logs = scratch.files().iter().filter(|path| path.extension().is_some_and(|end| end == "sqlog")).count();
     assert_eq!(logs, 4, "{:?}", scratch.files());
+    let old = ["--qlog", "old", "--qlog-format", "0.3"];
+    assert!(scratch.lab(&[&["run", "--seeds", "1", "--cc", "cubic"][..], &old, &SMALL].concat()).status.success());
+    for path in scratch.files().iter().filter(|path| path.starts_with(scratch.0.join("old"))) {
+        let counts = lab::qlog::schema::check(std::io::BufReader::new(fs::File::open(path).unwrap()));
+        let counts = counts.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        for event in ["connectivity:connection_started", "transport:packet_sent", "recovery:metrics_updated"] {
+            assert!(counts.contains_key(event), "{}: {counts:?}", path.display());
+        }
+    }
     // Logs are not replaced without being asked.
     let again = scratch.lab(&[&["run", "--seeds", "1", "--cc", "cubic", "--qlog", "logs"][..], &SMALL].concat());
     assert_eq!(again.status.code(), Some(2));

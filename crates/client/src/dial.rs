@@ -7,10 +7,11 @@ use std::{
     time::Duration,
 };
 
+use capture::PacketFile;
 use http::{Request, Response};
 use rustls::pki_types::ServerName;
 use tiderace::{
-    ClientConfig, CloseReason, ConnectError, Endpoint, EndpointOptions,
+    ClientConfig, CloseReason, ConnectError, Endpoint, EndpointOptions, Tap,
     transport::{Code, memory::ProcessBudget},
 };
 use tokio::{net::TcpStream, sync::mpsc, sync::oneshot, task::JoinSet};
@@ -23,6 +24,7 @@ use crate::{
     error::{Cause, FetchError},
     link::{Failed, Quic},
     local::any,
+    packets::PacketTap,
     probe::Prober,
     race::{Action, Input, Leg, Plan, Race, Verdict},
     timeouts::Waited,
@@ -53,6 +55,8 @@ pub(crate) struct DialContext {
     pub(crate) closing: Arc<ClosingConnections>,
     /// Budget that connections over QUIC are charged to.
     pub(crate) memory: ProcessBudget,
+    /// File for the packets of connections over QUIC.
+    pub(crate) packets: Option<Arc<PacketFile>>,
     /// Without this TCP only fails.
     pub(crate) tcp_allowed: bool,
 }
@@ -199,6 +203,7 @@ impl Dial {
                     host: self.to.host.clone(),
                     closing: self.means.closing.clone(),
                     memory: self.means.memory.clone(),
+                    packets: self.means.packets.clone(),
                     events: self.events.0.clone(),
                 };
                 self.legs.spawn(attempts.run(self.to.quic.clone(), self.early.take()));
@@ -305,6 +310,7 @@ struct Attempts {
     host: String,
     closing: Arc<ClosingConnections>,
     memory: ProcessBudget,
+    packets: Option<Arc<PacketFile>>,
     events: mpsc::UnboundedSender<LegEvent>,
 }
 
@@ -341,12 +347,20 @@ async fn connect_quic(
     remote: SocketAddr,
     early: Option<Request<RequestBody>>,
 ) -> Result<Opened, Refusal> {
-    let Attempts { config, host, closing, memory, events } = with;
-    let options = EndpointOptions { memory: Some(memory), ..EndpointOptions::default() };
+    let Attempts { config, host, closing, memory, packets, events } = with;
+    let tap = packets.map(|file| Arc::new(PacketTap::new(file)));
+    let options = EndpointOptions {
+        memory: Some(memory),
+        tap: tap.clone().map(|tap| tap as Arc<dyn Tap>),
+        ..EndpointOptions::default()
+    };
     let endpoint = Endpoint::open(any(remote), options).map_err(|error| Refusal {
         cause: Cause::Io { kind: error.kind(), reason: format!("no socket: {error}") },
         by_server: false,
     })?;
+    if let Some(tap) = tap {
+        tap.bind(endpoint.local_addr());
+    }
     let endpoint = Arc::new(endpoint);
     // RFC 9114 §3.1 MUST-1, MUST NOT-1, RFC 9114 §3.2 MUST-1, MUST-2: the host of the URI is asked for, and has to be the certificate's
     let connecting = endpoint.connect(&config, remote, &host)?;

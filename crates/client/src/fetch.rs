@@ -25,6 +25,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use capture::PacketFile;
 use http::{Request, Response, StatusCode, Uri, header, uri::Scheme};
 use http_body::Body;
 use http_body_util::{BodyExt, Empty};
@@ -107,6 +108,7 @@ pub struct Client {
 
 struct Inner {
     quic: ClientConfig,
+    packets: Option<Arc<PacketFile>>,
     tcp: Arc<rustls::ClientConfig>,
     resolver: Resolver,
     memory: Mutex<Memory>,
@@ -139,7 +141,7 @@ impl Client {
     pub fn with(settings: &Settings) -> Result<Self, FetchError> {
         let Settings { trust, dns, record_delay, early_data, tickets, idle_timeout, .. } = settings;
         let profile = Profile { idle_timeout: *idle_timeout, ..Profile::default() };
-        let quic = tls::quic(trust, h3_quic::ALPN, tickets.as_deref(), *early_data, settings.key_log)?;
+        let quic = tls::quic(trust, h3_quic::ALPN, tickets.as_deref(), *early_data, settings.keys())?;
         let resolver = match dns {
             None => Resolver::system(),
             Some(server) => {
@@ -148,8 +150,12 @@ impl Client {
             }
         };
         let inner = Inner {
-            quic: ClientConfig::new(quic, Arc::new(profile)),
-            tcp: tls::tcp(trust, settings.tcp_versions.protocols(), settings.key_log)?,
+            quic: ClientConfig {
+                observe: settings.watch.observe.clone(),
+                ..ClientConfig::new(quic, Arc::new(profile))
+            },
+            packets: settings.watch.packets.clone(),
+            tcp: tls::tcp(trust, settings.tcp_versions.protocols(), settings.keys())?,
             resolver: resolver.with_delay(*record_delay).with_addresses(settings.addresses.clone()),
             memory: Mutex::new(Memory::new(settings.head_start)),
             budget: settings.memory.clone(),

@@ -27,6 +27,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use capture::PacketFile;
 use tiderace::{ClientConfig, CloseReason, Endpoint, Profile, transport::memory::ProcessBudget};
 use units::Instant;
 
@@ -48,6 +49,7 @@ use crate::{
 /// Connects to servers of one protocol, and remembers what came of it.
 pub struct PrivateClient {
     quic: ClientConfig,
+    packets: Option<Arc<PacketFile>>,
     tcp: Arc<rustls::ClientConfig>,
     qmux: Vec<u8>,
     over_tcp: qmux::Config,
@@ -166,11 +168,12 @@ impl PrivateClient {
             }
         };
         // What a protocol may say twice, only its application knows: no early data.
-        let tls = tls::quic(trust, quic, tickets.as_deref(), false, settings.key_log)?;
+        let tls = tls::quic(trust, quic, tickets.as_deref(), false, settings.keys())?;
         Ok(Self {
-            quic: ClientConfig::new(tls, Arc::new(profile)),
+            quic: ClientConfig { observe: settings.watch.observe.clone(), ..ClientConfig::new(tls, Arc::new(profile)) },
+            packets: settings.watch.packets.clone(),
             over_tcp: qmux::Config { idle_timeout: *idle_timeout, keep_alive: *keep_alive, ..qmux::Config::default() },
-            tcp: tls::tcp(trust, &[qmux], settings.key_log)?,
+            tcp: tls::tcp(trust, &[qmux], settings.keys())?,
             qmux: qmux.to_vec(),
             resolver,
             memory: Arc::new(Mutex::new(Memory::new(settings.head_start))),
@@ -211,6 +214,7 @@ impl PrivateClient {
             tcp: self.tcp.clone(),
             closing: self.closing.clone(),
             memory: self.budget.clone(),
+            packets: self.packets.clone(),
             tcp_allowed: route.only != Some(Leg::Quic),
         };
         let quic = route.udp.map_or_else(|| fetch::routed(&addresses), |udp| vec![udp]);

@@ -1,11 +1,14 @@
 //! Settings of a client.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
-use tiderace::transport::memory::ProcessBudget;
+use capture::PacketFile;
+use rustls::KeyLog;
+use tiderace::transport::{memory::ProcessBudget, observe::ObserverFactory};
 
 use crate::{
     local::LocalAddress,
+    packets::PacketKeys,
     race::Plan,
     resolve::{KnownAddresses, RECORD_DELAY},
     timeouts::Timeouts,
@@ -47,6 +50,35 @@ pub struct Settings {
     /// Write the secrets of connections into the file that `SSLKEYLOGFILE` names, where that is set. Readers of the file can decrypt
     /// captured packets.
     pub key_log: bool,
+    /// Observers of connections over QUIC.
+    pub watch: Watch,
+}
+
+/// Observers of connections over QUIC.
+#[derive(Clone, Default)]
+pub struct Watch {
+    /// Observes each connection.
+    pub observe: Option<Arc<dyn ObserverFactory>>,
+    /// Receives packets over UDP, and the keys of all connections. Whoever reads it reads their content.
+    pub packets: Option<Arc<PacketFile>>,
+}
+
+impl core::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let observed = self.observe.is_some();
+        f.debug_struct("Watch").field("observed", &observed).field("packets", &self.packets).finish()
+    }
+}
+
+impl Settings {
+    /// Destination of the secrets of connections.
+    pub(crate) fn keys(&self) -> Option<Arc<dyn KeyLog>> {
+        let file = self.key_log.then(|| Arc::new(rustls::KeyLogFile::new()) as Arc<dyn KeyLog>);
+        match &self.watch.packets {
+            Some(packets) => Some(Arc::new(PacketKeys::new(packets.clone(), file))),
+            None => file,
+        }
+    }
 }
 
 /// Versions of HTTP that a client offers over TCP (RFC 7301).
@@ -88,6 +120,7 @@ impl Default for Settings {
             tcp_versions: TcpVersions::default(),
             addresses: Vec::new(),
             key_log: false,
+            watch: Watch::default(),
         }
     }
 }

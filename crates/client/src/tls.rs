@@ -31,14 +31,14 @@ pub(crate) fn quic(
     protocol: &[u8],
     tickets: Option<&Path>,
     early_data: bool,
-    key_log: bool,
+    keys: Option<Arc<dyn rustls::KeyLog>>,
 ) -> Result<Arc<dyn ClientTls>, FetchError> {
     if let Some(path) = tickets {
         return in_file(trust, protocol, path, early_data);
     }
     let mut tls = RustlsClient::builder().alpn(protocol).early_data(early_data);
-    if key_log {
-        tls = tls.key_log(Arc::new(rustls::KeyLogFile::new()));
+    if let Some(keys) = keys {
+        tls = tls.key_log(keys);
     }
     let tls = match trust {
         Trust::Platform => tls.platform_roots(),
@@ -73,7 +73,11 @@ fn in_file(_: &Trust, _: &[u8], _: &Path, _: bool) -> Result<Arc<dyn ClientTls>,
 }
 
 /// TLS for TCP.
-pub(crate) fn tcp(trust: &Trust, protocols: &[&[u8]], key_log: bool) -> Result<Arc<rustls::ClientConfig>, FetchError> {
+pub(crate) fn tcp(
+    trust: &Trust,
+    protocols: &[&[u8]],
+    keys: Option<Arc<dyn rustls::KeyLog>>,
+) -> Result<Arc<rustls::ClientConfig>, FetchError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
@@ -95,8 +99,8 @@ pub(crate) fn tcp(trust: &Trust, protocols: &[&[u8]], key_log: bool) -> Result<A
             tls.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
         }
     };
-    if key_log {
-        tls.key_log = Arc::new(rustls::KeyLogFile::new());
+    if let Some(keys) = keys {
+        tls.key_log = keys;
     }
     tls.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     Ok(Arc::new(tls))

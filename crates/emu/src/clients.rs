@@ -167,6 +167,12 @@ impl Clients {
         (client.generation == place.generation).then_some(&client.name)
     }
 
+    /// Address of a client.
+    pub(crate) fn address(&self, place: Place) -> Option<SocketAddr> {
+        let client = self.places.get(place.index as usize)?;
+        (client.generation == place.generation).then_some(client.address)
+    }
+
     /// Client at the place with this index.
     pub(crate) fn at(&self, index: u32) -> Option<Place> {
         self.places.get(index as usize).map(|client| Place { index, generation: client.generation })

@@ -1,7 +1,8 @@
 //! Settings of a relay.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
+use capture::PacketFile;
 use netem::{LinkConfig, NatConfig};
 use units::{DataSize, Duration, Seed};
 
@@ -33,6 +34,9 @@ pub struct RelayConfig {
     /// to wake up, some 50 µs on an idle virtual machine; 100 µs of this halve it for sparse traffic and cost up to a
     /// core for dense traffic.
     pub spin: Duration,
+    /// File for the packets that clients have sent and that are sent to them: what a capture at the clients would have. Writing it takes
+    /// time of the relay's thread.
+    pub packets: Option<Arc<PacketFile>>,
 }
 
 impl RelayConfig {
@@ -49,6 +53,7 @@ impl RelayConfig {
             client_idle: Duration::from_secs(30),
             max_held: DataSize::from_bytes(256 << 20),
             spin: Duration::ZERO,
+            packets: None,
         }
     }
 }

@@ -3,7 +3,8 @@
 
 use std::{io, net::SocketAddr, os::unix::net::UnixStream, sync::mpsc};
 
-use netem::{Histogram, Link, PacketMeta, flip_bits, overhead};
+use capture::PacketFile;
+use netem::{Ecn, Histogram, Link, PacketMeta, flip_bits, overhead};
 use units::{Duration, Instant};
 
 use crate::{
@@ -34,6 +35,8 @@ pub(crate) struct Worker {
     config: RelayConfig,
     events: EventLoop<Command>,
     listener: UdpSocket,
+    /// Address of the listener.
+    address: SocketAddr,
     clients: Clients,
     translation: Option<Translation>,
     up: OneWay,
@@ -67,6 +70,7 @@ impl Worker {
         events.watch(listener.fd(), LISTENER)?;
         Ok(Self {
             events,
+            address: listener.address()?,
             listener,
             clients: Clients::new(config.max_clients, config.client_idle),
             translation: config.nat.as_ref().map(|nat| Translation::new(nat, &config.seed)),
@@ -110,6 +114,9 @@ impl Worker {
             let packet = self.inbox.packet(index);
             self.statistics.kernel_dropped += self.listener.dropped_since(packet.kernel_drops);
             let Some(from) = packet.from else { continue };
+            if let Some(file) = &self.config.packets {
+                note(file, clocks.wall, [from, self.address], packet.ecn, packet.payload);
+            }
             let arrived = clocks.arrival(packet.stamp, self.up.latest);
             let (size, ecn) = (size(packet.payload, self.listener.ipv6), packet.ecn);
             let Some(place) = self.place(from, clocks.monotonic, arrived)? else {
@@ -251,6 +258,13 @@ impl Worker {
                     count += 1;
                 }
                 send(&self.listener, &batch[..count], &mut self.statistics);
+                if let Some(file) = &self.config.packets {
+                    let wall = sys::wall_clock();
+                    for packet in &self.outgoing {
+                        let Some(to) = self.clients.address(packet.client) else { continue };
+                        note(file, wall, [self.address, to], packet.ecn, &packet.payload);
+                    }
+                }
             }
         }
         let sent_at = sys::now();
@@ -316,7 +330,7 @@ impl Emulator for Worker {
     }
 }
 
-const EMPTY: Outgoing<'static> = Outgoing { payload: &[], to: None, ecn: netem::Ecn::NotEct, ipv6: false };
+const EMPTY: Outgoing<'static> = Outgoing { payload: &[], to: None, ecn: Ecn::NotEct, ipv6: false };
 
 impl OneWay {
     /// Offers a packet to the link and holds what will arrive until its time. The link's time begins at the origin.
@@ -370,6 +384,18 @@ impl Clocks {
         let age = if age < SANE { age } else { 0 };
         self.monotonic.saturating_sub(Duration::from_nanos(age)).max(latest)
     }
+}
+
+/// Writes a packet into a file. `wall` counts nanoseconds since 1970.
+fn note(file: &PacketFile, wall: u64, [from, to]: [SocketAddr; 2], ecn: Ecn, payload: &[u8]) {
+    // RFC 3168 §5.
+    let ecn = match ecn {
+        Ecn::NotEct => 0,
+        Ecn::Ect1 => 1,
+        Ecn::Ect0 => 2,
+        Ecn::Ce => 3,
+    };
+    file.packet(&capture::Packet { at: Duration::from_nanos(wall), from, to, ecn, payload });
 }
 
 /// Bytes of the whole IP packet.

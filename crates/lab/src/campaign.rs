@@ -4,12 +4,11 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::{
     io,
     num::NonZeroUsize,
-    path::PathBuf,
     sync::{Mutex, PoisonError},
     thread,
 };
 
-use crate::{journal::Journal, plan::Plan, record::Record, run::run_one, scenario::ScenarioError};
+use crate::{journal::Journal, plan::Plan, qlog::Logs, record::Record, run::run_one, scenario::ScenarioError};
 
 /// Settings of a campaign's execution.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +16,7 @@ pub struct Effort {
     /// Threads; `None` takes one for each core.
     pub threads: Option<NonZeroUsize>,
     /// Directory for qlog files.
-    pub qlog: Option<PathBuf>,
+    pub qlog: Option<Logs>,
 }
 
 /// End of a campaign.
@@ -97,7 +96,7 @@ pub fn one(plan: &Plan, index: usize, effort: &Effort) -> Result<Record, Scenari
     let job = plan.job(index);
     let scenario = plan.scenario(job.point)?;
     let contenders = plan.contenders(&scenario)?;
-    let mut record = run_one(&scenario, contenders[job.contender].as_ref(), job.seed, effort.qlog.as_deref());
+    let mut record = run_one(&scenario, contenders[job.contender].as_ref(), job.seed, effort.qlog.as_ref());
     record.run = index as u64;
     record.point.clone_from(&plan.points()[job.point]);
     Ok(record)

@@ -4,13 +4,7 @@ use core::{
     net::SocketAddr,
     sync::atomic::{AtomicUsize, Ordering},
 };
-use std::{
-    collections::BTreeMap,
-    num::NonZeroUsize,
-    path::{Path, PathBuf},
-    sync::Mutex,
-    thread,
-};
+use std::{collections::BTreeMap, num::NonZeroUsize, sync::Mutex, thread};
 
 use netem::{DropReason, LinkCounters, Queue};
 use rand_core::RngCore;
@@ -19,13 +13,13 @@ use units::{DataSize, Duration, Instant, Seed};
 
 use crate::{
     books::Books,
-    spread::distributions,
     contender::{ConnectionSpec, Contender, Factor, Measured, RunSpec},
     matrix::Cell,
     measure::{LinkWindow, connections_with_loss, figures, harm, in_real_time},
-    qlog::QlogDir,
+    qlog::{Logs, QlogDir},
     record::{ConnectionRecord, RECORD_SCHEMA, RealTime, Record, RunOutcome, TraceSummary},
     scenario::{Direction, Scenario},
+    spread::distributions,
 };
 
 /// Settings of an experiment's execution.
@@ -34,7 +28,7 @@ pub struct Execution {
     /// Threads; `None` takes one for each core.
     pub threads: Option<NonZeroUsize>,
     /// Directory for qlog files.
-    pub qlog: Option<PathBuf>,
+    pub qlog: Option<Logs>,
 }
 
 /// Runs all cells and returns their records in the order of the cells, whatever order the threads finish in.
@@ -54,7 +48,7 @@ pub fn run_all(
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(cell) = cells.get(index) else { return };
-            let record = run_one(scenario, contenders[cell.contender].as_ref(), cell.seed, execution.qlog.as_deref());
+            let record = run_one(scenario, contenders[cell.contender].as_ref(), cell.seed, execution.qlog.as_ref());
             done(&record);
             records.lock().expect("no thread panics while it holds the lock")[index] = Some(record);
         }
@@ -70,7 +64,7 @@ pub fn run_all(
 }
 
 /// Runs one contender with one seed. A run that cannot be used yields a record that says so.
-pub fn run_one(scenario: &Scenario, contender: &dyn Contender, seed: u64, qlog: Option<&Path>) -> Record {
+pub fn run_one(scenario: &Scenario, contender: &dyn Contender, seed: u64, qlog: Option<&Logs>) -> Record {
     let mut record = empty(scenario, contender, seed);
     if let Err(reason) = fill(scenario, contender, qlog, &mut record) {
         record.outcome = RunOutcome::Failed(reason);
@@ -116,13 +110,13 @@ pub fn run_in_real_time(
             measure_from: scenario.run.measure_from(),
             end: scenario.run.end(),
             qlog: None,
-        record.distributions = distributions(&measured);
             throttle: None,
         })?;
         let (span, measured) = (scenario.run.duration, passage.measured);
         record.link = passage.link;
         record.virtual_seconds = scenario.run.end().as_secs_f64();
         record.figures = figures(&measured, &record.link, &passage.queueing, span, scenario.traffic.video().segment);
+        record.distributions = distributions(&measured);
         let delivered = measured.iter().map(|one| one.delivered).sum();
         record.figures.extend(in_real_time(
             passage.real_time.cpu_of_all(),
@@ -151,13 +145,13 @@ fn empty(scenario: &Scenario, contender: &dyn Contender, seed: u64) -> Record {
         digest: scenario.digest(),
         contender: contender.identity(),
         seed,
-        distributions: BTreeMap::new(),
         outcome: RunOutcome::Valid,
         virtual_seconds: 0.0,
         events: 0,
         trace: TraceSummary::default(),
         link: LinkWindow::default(),
         figures: BTreeMap::new(),
+        distributions: BTreeMap::new(),
         factors: contender.factors(),
         connections: Vec::new(),
         books: Books::default(),
@@ -169,20 +163,21 @@ fn empty(scenario: &Scenario, contender: &dyn Contender, seed: u64) -> Record {
 fn fill(
     scenario: &Scenario,
     contender: &dyn Contender,
-    qlog: Option<&Path>,
+    qlog: Option<&Logs>,
     record: &mut Record,
 ) -> Result<(), String> {
     let seed = Seed::from_number(record.seed);
-    let qlog = qlog.map(|root| QlogDir::create(root, &record.contender.name, record.seed)).transpose();
+    let qlog = qlog.map(|logs| QlogDir::create(logs, &record.contender.name, record.seed)).transpose();
     let qlog = qlog.map_err(|error| format!("cannot create the directory for qlog files: {error}"))?;
     let passed = simulate(scenario, contender, qlog.as_ref(), record.seed)?;
+    qlog.as_ref().map_or(Ok(()), QlogDir::finish).map_err(|error| format!("cannot write the packets: {error}"))?;
     let (span, measured) = (scenario.run.duration, passed.measured);
-    record.distributions = distributions(&measured);
     record.link = passed.link;
     record.virtual_seconds = passed.virtual_seconds;
     record.events = passed.events;
     record.trace = passed.trace;
     record.figures = figures(&measured, &record.link, &passed.queueing, span, scenario.traffic.video().segment);
+    record.distributions = distributions(&measured);
     let flows = connections(scenario, seed).into_iter().zip(passed.lost).map(|(one, lost)| (one.start, lost));
     record.figures.extend(connections_with_loss(&measured, flows));
     record.connections = measured.iter().map(|one| connection_record(one, span)).collect();

@@ -3,8 +3,7 @@
 //! Each end is an endpoint with one connection.
 
 use std::{
-    fs::File,
-    io::BufWriter,
+    io::Write,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -26,6 +25,7 @@ use crate::{
     books::EndBooks,
     contender::{BuildError, ConnectionSpec, Contender, Evidence, Factor, Identity, RepairCounters, RunSpec},
     host::{DatagramFate, Host, HostEvent, ReadEnd, Stream, Written},
+    qlog::{Packets, QlogDir},
     settings::Setup,
     stack::{SansIo, Stack, StackBuilder, StackCounters},
     tls::{self, SERVER_NAME, TLS},
@@ -78,11 +78,20 @@ impl Tiderace {
         let (client_tls, server_tls) = TLS.as_ref().map_err(failed)?;
         let mut endpoint = EndpointConfig::from_seed(seed);
         let (mut as_client, mut as_server) = (None, None);
+        // At the clients: a server has the same packets and keys.
+        let packets = spec.qlog.and_then(QlogDir::packets).filter(|_| client).cloned();
         if client {
-            let config = match self.early_data {
-                true => tls::returning_client(&self.profile, connection.client, seed.child("visit", 0))
-                    .map_err(|e| failed(&e))?,
-                false => ClientConfig::new(client_tls.clone(), self.profile.clone()),
+            let keys = packets.clone().map(|packets| Arc::new(packets) as Arc<dyn rustls::KeyLog>);
+            let config = match (self.early_data, keys) {
+                (true, keys) => {
+                    let seed = seed.child("visit", 0);
+                    tls::returning_client(&self.profile, connection.client, seed, keys).map_err(|e| failed(&e))?
+                }
+                (false, Some(keys)) => {
+                    let tls = tls::client_with_keys(keys).map_err(|e| failed(&e))?;
+                    ClientConfig::new(tls, self.profile.clone())
+                }
+                (false, None) => ClientConfig::new(client_tls.clone(), self.profile.clone()),
             };
             as_client = Some(ClientConfig { observe: Some(watch), ..config });
         } else {
@@ -105,6 +114,7 @@ impl Tiderace {
             local,
             remote,
             buffer: vec![0; BATCH],
+            packets,
             samples,
             failed: None,
             last: Last::default(),
@@ -198,6 +208,8 @@ struct End {
     local: core::net::SocketAddr,
     remote: core::net::SocketAddr,
     buffer: Vec<u8>,
+    /// File for the packets of this end.
+    packets: Option<Packets>,
     samples: Samples,
     /// The connection could not even be started.
     failed: Option<String>,
@@ -227,7 +239,7 @@ struct Watch {
     vantage: Vantage,
     title: String,
     /// Destination of qlog, when it is wanted; handed over to the connection.
-    log: Mutex<Option<BufWriter<File>>>,
+    log: Mutex<Option<Box<dyn Write + Send>>>,
 }
 
 impl ObserverFactory for Watch {
@@ -336,6 +348,9 @@ impl Stack for End {
     }
 
     fn receive(&mut self, now: Instant, datagram: Datagram) {
+        if let Some(packets) = &self.packets {
+            packets.note(now, [datagram.from, datagram.to], datagram.ecn, &datagram.payload);
+        }
         let payload = datagram.payload;
         self.endpoint.handle_datagram(
             now,
@@ -373,15 +388,20 @@ impl Stack for End {
 
     fn transmit(&mut self, now: Instant, out: &mut Outbox) {
         while let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.buffer) {
+            let ecn = match transmit.ecn {
+                None => Ecn::NotEct,
+                Some(transport::Ecn::Ect0) => Ecn::Ect0,
+                Some(transport::Ecn::Ect1) => Ecn::Ect1,
+                Some(transport::Ecn::Ce) => Ecn::Ce,
+            };
+            if let Some(packets) = &self.packets {
+                let payloads = self.buffer[..transmit.len].chunks(transmit.segment_size.max(1));
+                payloads.for_each(|payload| packets.note(now, [self.local, transmit.remote], ecn, payload));
+            }
             out.send(Datagram {
                 from: self.local,
                 to: transmit.remote,
-                ecn: match transmit.ecn {
-                    None => Ecn::NotEct,
-                    Some(transport::Ecn::Ect0) => Ecn::Ect0,
-                    Some(transport::Ecn::Ect1) => Ecn::Ect1,
-                    Some(transport::Ecn::Ce) => Ecn::Ce,
-                },
+                ecn,
                 payload: BytesMut::from(&self.buffer[..transmit.len]),
                 segment_size: (transmit.segment_size < transmit.len).then_some(transmit.segment_size),
                 tag: 0,

@@ -4,6 +4,7 @@
 use core::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
 
+use rustls::KeyLog;
 use transport::{
     ClientConfig, Endpoint, EndpointConfig, Event, Profile, RetryPolicy, ServerConfig,
     ring::KeyRing,
@@ -19,7 +20,7 @@ const ALPN: &str = "tiderace-lab";
 /// The name in the server's certificate.
 pub(crate) const SERVER_NAME: &str = "server.lab.tiderace.test";
 /// Time of runs, at which the certificates are valid: 2027-01-15.
-const CLOCK: FixedClock = FixedClock { unix_secs: 1_800_000_000 };
+pub(crate) const CLOCK: FixedClock = FixedClock { unix_secs: 1_800_000_000 };
 /// Secret for the tickets of servers that know their clients.
 const RING_SECRET: [u8; 32] = [0x42; 32];
 
@@ -32,6 +33,12 @@ pub(crate) static TLS: LazyLock<Result<Tls, String>> = LazyLock::new(|| {
     let server = server_builder().and_then(ServerBuilder::build).map_err(|error| error.to_string())?;
     Ok((Arc::new(client), Arc::new(server)))
 });
+
+/// Client of such a connection whose keys go into `log`.
+pub(crate) fn client_with_keys(log: Arc<dyn KeyLog>) -> Result<Arc<dyn ClientTls>, String> {
+    let client = client_builder().without_resumption().key_log(log).build();
+    Ok(Arc::new(client.map_err(|error| error.to_string())?))
+}
 
 fn client_builder() -> ClientBuilder {
     let root = include_bytes!("../fixtures/root.der").to_vec();
@@ -62,9 +69,15 @@ pub(crate) fn returning_client(
     profile: &Arc<Profile>,
     address: SocketAddr,
     seed: Seed,
+    keys: Option<Arc<dyn KeyLog>>,
 ) -> Result<ClientConfig, String> {
     let tickets = Arc::new(MemoryTickets::default());
-    let tls = client_builder().ticket_store(tickets.clone()).early_data(true).build();
+    let tls = client_builder().ticket_store(tickets.clone()).early_data(true);
+    let tls = match keys {
+        Some(keys) => tls.key_log(keys),
+        None => tls,
+    };
+    let tls = tls.build();
     let tls = Arc::new(tls.map_err(|error| error.to_string())?);
     let config = ServerConfig::new(server_of_returning()?, profile.clone());
     let config = Arc::new(ServerConfig { retry: RetryPolicy::Never, ..config });

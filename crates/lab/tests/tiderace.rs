@@ -9,6 +9,7 @@ use figures::value;
 use fixture::changed;
 use lab::{
     figure::Figure,
+    qlog::Logs,
     record::{Record, RunOutcome},
     roster::contenders,
     run::run_one,
@@ -157,15 +158,25 @@ fn short_flows_take_as_long_as_their_round_trips() {
 fn qlog_says_what_happened() {
     let root = std::env::temp_dir().join(format!("tiderace-qlog-test-{}", std::process::id()));
     let scenario = scenario(&[("duration = \"4 s\"", "duration = \"500 ms\"")]);
-    let with = run_one(&scenario, contender("cubic").unwrap().as_ref(), 3, Some(&root));
+    let logs = Logs { packets: true, ..Logs::newest(root.clone()) };
+    let with = run_one(&scenario, contender("cubic").unwrap().as_ref(), 3, Some(&logs));
     assert_eq!(with, run(&scenario, "cubic", 3), "a log changes nothing");
     let directory = root.join("tiderace-cubic/seed-3");
     let mut names: Vec<_> = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     let expected: Vec<_> = ["000-client", "000-server", "001-client", "001-server"]
-        .map(|name| std::ffi::OsString::from(format!("connection-{name}.sqlog")))
-        .into();
+        .map(|name| format!("connection-{name}.sqlog"))
+        .into_iter()
+        .chain(["packets.pcapng".to_owned()])
+        .map(std::ffi::OsString::from)
+        .collect();
     assert_eq!(names, expected);
+    let packets = std::fs::read(directory.join("packets.pcapng")).unwrap();
+    let keys = b"SERVER_TRAFFIC_SECRET_0 ";
+    let connections = packets.windows(keys.len()).filter(|window| window == keys).count();
+    assert_eq!(connections, 2, "the keys of both connections");
+    let delivered: u64 = with.connections.iter().filter_map(|one| one.stream_bytes_sent).sum();
+    assert!(packets.len() as u64 > delivered, "{} bytes of packets, {delivered} of streams", packets.len());
     let log = std::fs::read_to_string(directory.join("connection-001-server.sqlog")).unwrap();
     let events: Vec<serde_json::Value> =
         log.split('\u{1e}').skip(1).map(|record| serde_json::from_str(record).unwrap()).collect();

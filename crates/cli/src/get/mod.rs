@@ -25,6 +25,7 @@ use crate::{
     printable::printable,
     runtime,
     stdout::{write_json_line, write_out as print},
+    watch::{WatchArgs, Watched},
 };
 
 /// Heading of the options about the answer.
@@ -108,6 +109,8 @@ pub(crate) struct Args {
     /// Print requests and the headers of answers on the standard error, and how each answer was come by
     #[arg(short, long, conflicts_with = "json", help_heading = ANSWER)]
     verbose: bool,
+    #[command(flatten)]
+    watch: WatchArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -127,14 +130,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 impl Args {
-    fn options(&self) -> ClientOptions {
+    fn options(&self, watched: &Watched) -> ClientOptions {
         let tcp_versions = match (self.http11, self.http2) {
             (true, _) => TcpVersions::Http11,
             (_, true) => TcpVersions::Http2,
             _ => TcpVersions::Both,
         };
         let addresses = self.resolve.iter().map(|one| one.0.clone()).collect();
-        ClientOptions { keep_alive: None, pace: PACE, tcp_versions, insecure: self.insecure, addresses }
+        let watch = watched.of_client();
+        ClientOptions { keep_alive: None, pace: PACE, tcp_versions, insecure: self.insecure, addresses, watch }
     }
 
     fn route(&self) -> Route {
@@ -170,7 +174,8 @@ async fn get(args: &Args) -> Result<ExitCode, Failure> {
             "WARNING: --insecure: the server's certificate is not checked. Anybody on the path can pose as the server."
         );
     }
-    let client = args.shared.client(args.options())?;
+    let watched = args.watch.open("tiderace get")?;
+    let client = args.shared.client(args.options(&watched))?;
     let route = args.route();
     let mut ended = Ok(ExitCode::SUCCESS);
     for (place, asked) in asked.into_iter().enumerate() {
@@ -186,6 +191,7 @@ async fn get(args: &Args) -> Result<ExitCode, Failure> {
     }
     // However it ended: a server that hears nothing keeps the connection until its idle timeout.
     client.close().await;
+    watched.finish();
     ended
 }
 

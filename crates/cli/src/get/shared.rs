@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::Args as Group;
-use client::{Client, FetchError, KnownAddresses, Pace, Settings, TcpVersions, Timeouts, Trust};
+use client::{Client, FetchError, KnownAddresses, Pace, Settings, TcpVersions, Timeouts, Trust, Watch};
 use tiderace::units::BytesPerMinute;
 
 use crate::failure::Failure;
@@ -55,6 +55,8 @@ pub(crate) struct ClientOptions {
     pub(crate) insecure: bool,
     /// Addresses that are not looked up.
     pub(crate) addresses: Vec<KnownAddresses>,
+    /// Observers of connections.
+    pub(crate) watch: Watch,
 }
 
 impl SharedArgs {
@@ -89,6 +91,7 @@ impl SharedArgs {
             addresses: options.addresses,
             // Does nothing without the variable SSLKEYLOGFILE.
             key_log: true,
+            watch: options.watch,
             ..Settings::default()
         };
         Client::with(&settings).map_err(|error| {

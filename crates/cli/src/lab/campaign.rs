@@ -17,12 +17,15 @@ use lab::{
     experiment::records_path,
     journal::{Journal, JournalError, Records},
     plan::Plan,
+    qlog::Logs,
     record::Manifest,
     report::{MatrixReport, csv, html, markdown, points},
     scenario::{Scenario, load},
     selftest::{self, Check},
     summary::Summary,
 };
+
+use transport::qlog::Format;
 
 use super::{LAB, Settings, metadata, present, sample, writable};
 use crate::{
@@ -94,6 +97,12 @@ pub(super) struct ReplayArgs {
     /// Write qlog files into this directory
     #[arg(long, value_name = "DIR")]
     qlog: Option<PathBuf>,
+    /// Version of the qlog files: `newest`, or `0.3`, which qvis opens
+    #[arg(long, value_name = "VERSION", default_value_t, requires = "qlog")]
+    qlog_format: Format,
+    /// Write the packets as well (packets.pcapng), with the keys that open them, for Wireshark
+    #[arg(long, requires = "qlog")]
+    pcapng: bool,
 }
 
 /// Number of cores.
@@ -258,7 +267,8 @@ pub(super) fn replay(args: &ReplayArgs) -> Result<ExitCode, Failure> {
         return Err(Failure::new(format_args!("{} has no run {}", args.records.display(), args.run))
             .hint(format_args!("its runs are 0 to {}", plan.len().saturating_sub(1))));
     };
-    let effort = Effort { threads: None, qlog: args.qlog.clone() };
+    let qlog = args.qlog.clone().map(|directory| Logs { directory, format: args.qlog_format, packets: args.pcapng });
+    let effort = Effort { threads: None, qlog };
     let again = campaign::one(&plan, index, &effort)?;
     let point: Vec<String> = stored.point.iter().map(|(name, level)| format!(", {name} {level}")).collect();
     let same = again == stored;

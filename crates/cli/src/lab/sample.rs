@@ -9,6 +9,7 @@ use std::{
 use lab::{
     campaign::{self, Effort},
     plan::Plan,
+    qlog::Logs,
     report::{MatrixReport, Samples, TimeSeries},
     scenario::{Direction, Scenario},
     stats::compare::Comparison,
@@ -36,7 +37,8 @@ pub(super) fn samples(report: &MatrixReport, scenario: &Scenario, records: &Path
             // The first round has the points in order, and in each the contenders.
             let index = point * plan.contender_count() + contender;
             let root = scratch.join(contender.to_string());
-            let record = campaign::one(&plan, index, &Effort { threads: None, qlog: Some(root.clone()) }).ok()?;
+            let record =
+                campaign::one(&plan, index, &Effort { threads: None, qlog: Some(Logs::newest(root.clone())) }).ok()?;
             let side = if scenario.traffic.direction == Direction::Download { "server" } else { "client" };
             let file = find(&root, &format!("connection-000-{side}.sqlog"))?;
             let series = TimeSeries::read(BufReader::new(fs::File::open(file).ok()?)).ok()?;
@@ -54,7 +56,7 @@ pub(super) fn samples(report: &MatrixReport, scenario: &Scenario, records: &Path
     };
     let about = format!(
         "The first connection of each contender with seed {}{place}. `tiderace lab replay FILE --run {} --qlog DIR` writes the files \
-         behind it, which qvis opens.",
+         behind it, with `--qlog-format 0.3` for qvis.",
         scenario.run.seed,
         point * plan.contender_count()
     );

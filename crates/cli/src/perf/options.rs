@@ -71,7 +71,7 @@ pub(super) struct Args {
     )]
     pub(super) kinds: Vec<Kind>,
     /// Use the kernel's TCP with TLS 1.3 in place of QUIC; the server needs it, too. Each direction has connections of its own
-    #[arg(long, conflicts_with_all = ["streams", "datagrams", "mtu", "fec", "ack_frequency", "loss_tolerance", "qlog"])]
+    #[arg(long, conflicts_with_all = ["streams", "datagrams", "mtu", "fec", "ack_frequency", "loss_tolerance", "qlog", "pcapng"])]
     pub(super) tcp: bool,
     /// Send unreliable datagrams (RFC 9221) at a fixed rate in place of streams: loss, reordering, delay and jitter
     #[arg(long, requires = "rate", conflicts_with_all = ["bytes", "connections", "streams"])]

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tiderace::{ClientConfig, Connection, Endpoint, Stats, transport::fec::FecPolicy};
+use tiderace::{ClientConfig, Connection, Endpoint, EndpointOptions, Stats, transport::fec::FecPolicy};
 use tokio::{task::JoinSet, time::Instant};
 
 use super::{
@@ -10,7 +10,6 @@ use super::{
     cpu::process_time,
     fec::{self, Counts},
     interval::{CSV_HEADER, Intervals, Snapshot},
-    missing_qlog,
     options::{Args, Volume},
     outcome::{Outcome, Tally},
     progress::{Goal, Moved, Progress},
@@ -46,16 +45,20 @@ pub(super) async fn run(args: &Args) -> Result<Ran, Failure> {
     let congestion = profile.congestion.name().to_owned();
     let profile = Arc::new(profile);
     let target = address::resolve(&args.server)?;
-    let qlog = args.end.qlog()?;
+    let watched = args.end.watch()?;
     let name = args.server_name.clone().unwrap_or(target.host);
     let peer = |sessions| {
-        let (tls, tickets) = trust::client(&args.trust, sessions)?;
+        let (tls, tickets) = trust::client(&args.trust, sessions, watched.keys())?;
         let mut config = ClientConfig::new(Arc::new(tls), profile.clone());
-        config.observe = qlog.clone().map(|directory| directory as _);
+        config.observe = watched.observer();
         Ok::<_, Failure>(Peer { address: target.address, name: name.clone(), config, tickets })
     };
     let peers = [peer(Sessions::New)?, peer(Sessions::Resumed)?, peer(Sessions::EarlyData)?];
-    let endpoint = Endpoint::client_for(target.address)
+    // The system chooses address and port.
+    let any: std::net::SocketAddr =
+        if target.address.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
+    let endpoint = watched
+        .endpoint(any, EndpointOptions::default())
         .map_err(|error| Failure::new(format_args!("cannot open a socket: {}", address::plain(&error))))?;
     let mut run = Run { args, peers, endpoint, tally: Tally::default(), stop: Stop::default() };
     let outcome = run.all().await?;
@@ -63,7 +66,7 @@ pub(super) async fn run(args: &Args) -> Result<Ran, Failure> {
     endpoint.close(0, b"done");
     // CONNECTION_CLOSE is sent at once; the rest of the wait is for packets that come late.
     let _ = tokio::time::timeout(Duration::from_millis(100), endpoint.wait_idle()).await;
-    missing_qlog(qlog.as_deref());
+    watched.finish();
     Ok(Ran { transport: "quic", server: target.address, congestion, tally, outcome })
 }
 

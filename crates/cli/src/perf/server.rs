@@ -12,12 +12,12 @@ use std::{
 
 use clap::Parser;
 use serde_json::json;
-use tiderace::{Connection, Endpoint, ReadError, RecvStream, SendStream, ServerConfig, WriteError};
+use tiderace::{Connection, EndpointOptions, ReadError, RecvStream, SendStream, ServerConfig, WriteError};
 
 use super::{
     EndArgs,
     cpu::process_time,
-    datagrams, missing_qlog, per_gib,
+    datagrams, per_gib,
     progress::Moved,
     protocol::{self, PROTOCOL_ERROR, Receipt, Request, SenderReport, TIME_IS_UP, UNTIL_STOPPED},
     samples::{RttSamples, Samples},
@@ -45,7 +45,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:4433")]
     pub(super) listen: SocketAddr,
     /// Use the kernel's TCP with TLS 1.3 in place of QUIC
-    #[arg(long, conflicts_with_all = ["mtu", "fec", "ack_frequency", "loss_tolerance", "qlog"])]
+    #[arg(long, conflicts_with_all = ["mtu", "fec", "ack_frequency", "loss_tolerance", "qlog", "pcapng"])]
     tcp: bool,
     /// Print JSON lines
     #[arg(long)]
@@ -62,12 +62,13 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
         return tcp::serve(&args).await;
     }
     let profile = args.end.profile()?;
-    let (tls, fingerprint) = trust::server(&args.certificate)?;
-    let qlog = args.end.qlog()?;
+    let watched = args.end.watch()?;
+    let (tls, fingerprint) = trust::server(&args.certificate, watched.keys())?;
     let mut config = ServerConfig::new(Arc::new(tls), Arc::new(profile));
-    config.observe = qlog.clone().map(|directory| directory as _);
+    config.observe = watched.observer();
     let mut interrupt = Interrupt::listen()?;
-    let endpoint = Endpoint::server(args.listen, config).map_err(|error| cannot_listen(args.listen, &error))?;
+    let options = EndpointOptions { server: Some(config), ..EndpointOptions::default() };
+    let endpoint = watched.endpoint(args.listen, options).map_err(|error| cannot_listen(args.listen, &error))?;
     say_listening(endpoint.local_addr(), fingerprint, false, args.json)?;
     let (sums, cpu_before) = (Arc::new(Sums::default()), process_time());
     let accept = async {
@@ -88,7 +89,7 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
     endpoint.close(0, b"the server ends");
     // Long enough for the lines of the connections that this has closed.
     let _ = tokio::time::timeout(Duration::from_millis(200), endpoint.wait_idle()).await;
-    missing_qlog(qlog.as_deref());
+    watched.finish();
     sums.print(args.json, cpu_before)
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use clap::Parser;
 use rustls::{
-    CertificateError, OtherError,
+    CertificateError, KeyLog, OtherError,
     client::danger::ServerCertVerifier,
     pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject},
 };
@@ -123,13 +123,20 @@ fn self_signed() -> Result<Own, Failure> {
 ///
 /// # Errors
 /// When certificate or key cannot be used.
-pub(super) fn server(args: &CertificateArgs) -> Result<(RustlsServer, Fingerprint), Failure> {
+pub(super) fn server(
+    args: &CertificateArgs,
+    keys: Option<Arc<dyn KeyLog>>,
+) -> Result<(RustlsServer, Fingerprint), Failure> {
     let unusable = |error: &dyn std::fmt::Display| Failure::new(format_args!("cannot use the certificate: {error}"));
     let Own { chain, key, fingerprint } = own(args)?;
     let chain = chain.iter().map(|certificate| certificate.to_vec()).collect();
     let identity = Identity::from_der(chain, key.secret_der().to_vec()).map_err(|error| unusable(&error))?;
-    let server = RustlsServer::builder().identity(identity).alpn(ALPN).early_data(true).build();
-    Ok((server.map_err(|error| unusable(&error))?, fingerprint))
+    let server = RustlsServer::builder().identity(identity).alpn(ALPN).early_data(true);
+    let server = match keys {
+        Some(keys) => server.key_log(keys),
+        None => server,
+    };
+    Ok((server.build().map_err(|error| unusable(&error))?, fingerprint))
 }
 
 /// Sessions of a client.
@@ -186,9 +193,17 @@ impl TrustArgs {
 ///
 /// # Errors
 /// When nobody can be trusted: a file that holds no certificates, a platform without a store.
-pub(super) fn client(args: &TrustArgs, sessions: Sessions) -> Result<(RustlsClient, Arc<MemoryTickets>), Failure> {
+pub(super) fn client(
+    args: &TrustArgs,
+    sessions: Sessions,
+    keys: Option<Arc<dyn KeyLog>>,
+) -> Result<(RustlsClient, Arc<MemoryTickets>), Failure> {
     let tickets = Arc::new(MemoryTickets::default());
     let builder = RustlsClient::builder().alpn(ALPN).early_data(sessions == Sessions::EarlyData);
+    let builder = match keys {
+        Some(keys) => builder.key_log(keys),
+        None => builder,
+    };
     let builder = match sessions {
         Sessions::New => builder.without_resumption(),
         Sessions::Resumed | Sessions::EarlyData => builder.ticket_store(tickets.clone()),

@@ -57,6 +57,7 @@ impl Client {
             tcp: inner.tcp.clone(),
             closing: inner.closing.clone(),
             memory: inner.budget.clone(),
+            packets: inner.packets.clone(),
             tcp_allowed: route.only != Some(Leg::Quic),
         };
         let mut dial = match live {
