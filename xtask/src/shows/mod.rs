@@ -21,6 +21,8 @@ mod edge_cost;
 mod edge_servers;
 mod edge_unit;
 mod edge_watch;
+mod face;
+mod face_lab;
 mod fec;
 mod flood;
 mod fuzz;
@@ -101,6 +103,9 @@ enum Part {
     /// Shape of the sources: the connection, the vocabulary, circles of modules, control frames, builds
     #[command(after_help = after_help("house", &house::cases()))]
     House(Options),
+    /// Conclusions of reports, log files in viewers, and captures (needs tshark)
+    #[command(after_help = after_help("face", &face::cases()))]
+    Face(Options),
     /// Requirements of the standards, and the proof of them
     #[command(after_help = after_help("standards", &standards()))]
     Standards(Options),
@@ -239,6 +244,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Part::Truth(options) => ("truth", options, truth::cases(), None),
         Part::Realtime(options) => ("realtime", options, realtime::cases(), None),
         Part::House(options) => ("house", options, house::cases(), None),
+        Part::Face(options) => ("face", options, face::cases(), None),
         Part::Standards(options) => ("standards", options, standards(), None),
     };
     match show(part, options, &cases, from) {
