@@ -50,9 +50,12 @@ pub(crate) fn wall_clock() -> u64 {
 
 /// Lets the calling thread run before all ordinary ones, if the system allows it (it takes a privilege).
 pub(crate) fn prefer_this_thread() -> bool {
-    let parameters = libc::sched_param { sched_priority: 50 };
+    // SAFETY: numbers, for which zero is a value. musl has more of them than glibc and the kernel, which has the first one.
+    let mut parameters: libc::sched_param = unsafe { std::mem::zeroed() };
+    parameters.sched_priority = 50;
+    // Not by the function of the C library: that of musl refuses always.
     // SAFETY: `parameters` is valid for reads during the call; 0 is the calling thread.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) == 0 }
+    unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_FIFO, &raw const parameters) == 0 }
 }
 
 /// A timer that makes its file descriptor readable, exact to the nanosecond and without slack.

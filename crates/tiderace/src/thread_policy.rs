@@ -57,10 +57,12 @@ impl Thread {
 
     #[expect(unsafe_code, reason = "sched_setscheduler has no safe wrapper")]
     fn set(self, policy: libc::c_int) -> io::Result<()> {
-        let parameters = libc::sched_param { sched_priority: 0 };
+        // SAFETY: numbers, for which zero is a value. musl has more of them than glibc; these policies take none but 0.
+        let parameters: libc::sched_param = unsafe { std::mem::zeroed() };
+        // Not by the function of the C library: that of musl refuses always.
         // SAFETY: `parameters` outlives the call. A thread that has ended makes the call fail; should its number stand for
         // another one by then, that one is not ours and the call fails too, or it is and the harm is its priority.
-        let result = unsafe { libc::sched_setscheduler(self.0, policy, &raw const parameters) };
+        let result = unsafe { libc::syscall(libc::SYS_sched_setscheduler, self.0, policy, &raw const parameters) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }
