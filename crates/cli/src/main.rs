@@ -2,6 +2,7 @@
 
 mod about;
 mod address;
+#[cfg(target_os = "linux")]
 mod edge;
 mod failure;
 mod get;
@@ -14,6 +15,7 @@ mod proxy;
 mod qlog;
 mod relay;
 mod runtime;
+#[cfg(target_os = "linux")]
 mod serve;
 mod stdout;
 mod stream;
@@ -35,6 +37,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve HTTP/3, HTTP/2 and HTTP/1.1, and private protocols over QUIC, in front of back ends.
+    #[cfg(target_os = "linux")]
     Edge(edge::Args),
     /// Ask for a URL over QUIC, raced against TCP.
     Get(get::Args),
@@ -51,6 +54,7 @@ enum Command {
     /// Put a modelled path between a client and a server.
     Relay(relay::Args),
     /// Serve a directory over HTTPS, without a configuration.
+    #[cfg(target_os = "linux")]
     Serve(serve::Args),
     /// Send the standard input on a QUIC stream, and print the answer.
     Stream(stream::Args),
@@ -70,6 +74,7 @@ fn main() -> ExitCode {
     let colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
     let result = match cli.command {
+        #[cfg(target_os = "linux")]
         Command::Edge(args) => edge::run(args),
         Command::Get(args) => get::run(&args),
         Command::Lab(args) => lab::run(args),
@@ -78,6 +83,7 @@ fn main() -> ExitCode {
         Command::Proxy(args) => proxy::run(&args),
         Command::Qlog(args) => qlog::run(args),
         Command::Relay(args) => relay::run(&args),
+        #[cfg(target_os = "linux")]
         Command::Serve(args) => serve::run(&args),
         Command::Stream(args) => stream::run(&args),
         Command::Completions(args) => about::completions(&args, Cli::command()),

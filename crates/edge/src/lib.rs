@@ -13,6 +13,9 @@
 //!
 //! Everything that a configuration decides hangs on a *generation*. A reload builds the next one beside the one that is in
 //! use, and only when all of it works it takes its place; what began under a generation ends under it.
+//!
+//! Linux only: files are opened beneath their directory by the kernel (`openat2`), sockets are sharded and drained by it.
+#![cfg(target_os = "linux")]
 
 mod access;
 mod acme;
