@@ -5,6 +5,7 @@ mod architecture;
 mod claims;
 mod compliance;
 mod dependencies;
+mod dist;
 mod flaky;
 mod group;
 mod instructions;
@@ -29,6 +30,7 @@ enum Command {
     Claims(claims::Args),
     Compliance(compliance::Args),
     Dependencies(dependencies::Args),
+    Dist(dist::Args),
     Flaky(flaky::Args),
     Instructions(instructions::Args),
     Mutants(mutants::Args),
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         Command::Claims(args) => claims::run(&args),
         Command::Compliance(args) => compliance::run(&args),
         Command::Dependencies(args) => dependencies::run(&args),
+        Command::Dist(args) => dist::run(&args),
         Command::Flaky(args) => flaky::run(&args),
         Command::Instructions(args) => instructions::run(&args),
         Command::Mutants(args) => mutants::run(&args),
