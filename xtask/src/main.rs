@@ -11,6 +11,7 @@ mod group;
 mod instructions;
 mod mutants;
 mod shows;
+mod site;
 mod words;
 
 use std::process::ExitCode;
@@ -35,6 +36,7 @@ enum Command {
     Instructions(instructions::Args),
     Mutants(mutants::Args),
     Shows(shows::Args),
+    Site(site::Args),
     Words(words::Args),
 }
 
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::Instructions(args) => instructions::run(&args),
         Command::Mutants(args) => mutants::run(&args),
         Command::Shows(args) => shows::run(&args),
+        Command::Site(args) => site::run(&args),
         Command::Words(args) => words::run(&args),
     }
 }

@@ -37,7 +37,8 @@ fn links_lead_somewhere_and_the_index_is_complete() {
             }
         }
     }
-    let documents = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let folders = ["docs", "docs/guides"].map(|folder| fs::read_dir(root().join(folder)).unwrap());
+    let documents = folders.into_iter().flatten().map(|entry| entry.unwrap().path());
     let documents = documents.filter(|path| path.extension().is_some_and(|end| end == "md"));
     let further = ["ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "interop/README.md"];
     let further = further.into_iter().chain(["bench/README.md", "python/README.md", "fuzz", "deploy", "scenarios"]);
