@@ -22,7 +22,6 @@ mod edge_servers;
 mod edge_unit;
 mod edge_watch;
 mod face;
-mod face_lab;
 mod fec;
 mod flood;
 mod fuzz;
@@ -91,6 +90,9 @@ enum Part {
     /// Promises of the edge and the client
     #[command(after_help = after_help("edge", &edge::cases()))]
     Edge(Options),
+    /// The product as users meet it: archive, package, container image, documentation site, README
+    #[command(after_help = after_help("face", &face::cases()))]
+    Face(Options),
     /// Memory and work under attack, the cost to others, and tests that never fail by chance
     #[command(after_help = after_help("hardening", &hardening::cases()))]
     Hardening(Options),
@@ -240,6 +242,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Part::Speed(options) => ("speed", &options.common, speed::cases(), options.from.as_ref()),
         Part::Lab(options) => ("lab", options, laboratory().to_vec(), None),
         Part::Edge(options) => ("edge", options, edge::cases(), None),
+        Part::Face(options) => ("face", options, face::cases(), None),
         Part::Hardening(options) => ("hardening", options, hardening::cases(), None),
         Part::Truth(options) => ("truth", options, truth::cases(), None),
         Part::Realtime(options) => ("realtime", options, realtime::cases(), None),
