@@ -81,7 +81,7 @@ pub(crate) fn resolve(document: &Path, target: &str) -> Option<(PathBuf, Option<
     for part in Path::new(path).components() {
         match part {
             Component::Normal(name) => resolved.push(name),
-            Component::ParentDir => _ = resolved.pop().then_some(())?,
+            Component::ParentDir => resolved.pop().then_some(())?,
             Component::CurDir => {}
             Component::RootDir | Component::Prefix(_) => return None,
         }

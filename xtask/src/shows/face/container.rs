@@ -68,7 +68,7 @@ impl Image {
 
 /// Runs the gateway of the image, and asks it from outside.
 pub(super) fn measure(context: &Context) -> Result<Vec<Row>> {
-    let dist = make(context, "container")?;
+    let dist = make(context, "container", &["--container"])?;
     let folder = context.root.join(after(&dist.ended.stdout, "container: ")?);
     let image = Image::read(&fs::read_to_string(folder.join("Containerfile"))?)?;
     let scratch = context.commands.scratch("face-container")?;
@@ -88,7 +88,9 @@ pub(super) fn measure(context: &Context) -> Result<Vec<Row>> {
     fs::set_permissions(volume.join("key.pem"), fs::Permissions::from_mode(0o644))?;
 
     let mut chroot = Command::new("chroot");
-    chroot.arg(format!("--userspec={}", image.user)).arg(&root).args(&image.command).env_clear();
+    chroot.arg(format!("--userspec={}", image.user)).arg(&root).args(&image.command);
+    // As a container's runtime sets it.
+    chroot.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
     let mut gateway = context.commands.start("face-container-gateway", &mut chroot)?;
     wait(&mut gateway, port)?;
     let mut failed = Vec::new();

@@ -9,7 +9,7 @@ use crate::shows::edge_servers::port;
 
 /// Runs the script; a row for each line of it.
 pub(super) fn measure(context: &Context) -> Result<Vec<Row>> {
-    let dist = make(context, "deb")?;
+    let dist = make(context, "deb", &["--deb"])?;
     let package = context.root.join(after(&dist.ended.stdout, "package: ")?);
     let scratch = std::path::absolute(context.commands.scratch("face-deb")?)?;
     let base = std::path::absolute(context.commands.target().join("peers/debian"))?;

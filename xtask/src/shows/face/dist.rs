@@ -25,7 +25,7 @@ const NEEDED: [&str; 12] = [
 
 /// Measures the archive.
 pub(super) fn measure(context: &Context) -> Result<Vec<Row>> {
-    let dist = make(context, "dist")?;
+    let dist = make(context, "dist", &["--deb"])?;
     let archive = after(&dist.ended.stdout, "archive: ")?;
     let list = context
         .commands
@@ -78,7 +78,7 @@ fn alone(context: &Context, dist: &Dist) -> Result<Row> {
 fn reproducible(context: &Context, dist: &Dist) -> Result<Row> {
     let sums = || fs::read_to_string(dist.out.join("SHA256SUMS")).context("SHA256SUMS");
     let before = sums()?;
-    make(context, "dist-again")?;
+    make(context, "dist-again", &["--deb"])?;
     let same = before == sums()?;
     Ok(Row::new("archive and package repeat byte for byte", f64::from(u8::from(same)), "", Target::Exactly(1.0))
         .detail(before.trim()))

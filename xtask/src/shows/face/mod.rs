@@ -57,10 +57,10 @@ impl Dist {
     }
 }
 
-/// Makes archive, package and root directory of the image for this machine's architecture.
-fn make(context: &Context, name: &str) -> Result<Dist> {
+/// Makes the archive for this machine's architecture, and what the options add to it.
+fn make(context: &Context, name: &str, options: &[&str]) -> Result<Dist> {
     let mut xtask = Command::new(std::env::current_exe()?);
-    xtask.args(["dist", "--arch", std::env::consts::ARCH, "--deb", "--container"]).current_dir(&context.root);
+    xtask.args(["dist", "--arch", std::env::consts::ARCH]).args(options).current_dir(&context.root);
     let ended = context.commands.run(&format!("face-{name}-build"), &mut xtask, BUILD)?;
     // 1 says that the program is too large or not static: that is measured here.
     ensure!(matches!(ended.code, Some(0 | 1)), "{}", ended.reason());
@@ -104,7 +104,7 @@ fn wait(running: &mut Running, port: u16) -> Result<()> {
 
 /// Lines of README.md's table that the program of the archive prints otherwise.
 fn readme(context: &Context) -> Result<Vec<Row>> {
-    let dist = make(context, "readme")?;
+    let dist = make(context, "readme", &[])?;
     let scratch = context.commands.scratch("face-readme")?;
     let mut lab = Command::new(dist.program());
     let ended =
