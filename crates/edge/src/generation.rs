@@ -31,6 +31,7 @@ use crate::{
     profile::profile,
     route::Routes,
     setup::SetupError,
+    site::{Redirect, Site},
     stream_target::StreamTarget,
     tls::{self, Tls},
     upstream::{BackEnd, Upstream},
@@ -141,8 +142,9 @@ impl Generation {
         let same = before.is_some_and(|before| before.config.keys.strikes == config.keys.strikes);
         let register = if same { None } else { Some(keys::register(&config.keys.strikes)?) };
         let log = match before {
-            Some(before) if before.config.log == config.log => before.log.clone(),
-            _ => AccessLog::open(&config.log.access, &persistent.logs)
+            // The standard output is the same, whatever happens to files.
+            Some(before) if before.config.log == config.log && config.log.access == "-" => before.log.clone(),
+            _ => AccessLog::open(&config.log, &persistent.logs)
                 .map_err(|source| SetupError::AccessLog { path: config.log.access.clone(), source })?,
         };
         let mut known = before.map(|before| before.back_ends.clone()).unwrap_or_default();
@@ -158,6 +160,8 @@ impl Generation {
                 let handler = if let Some(proxy) = &route.proxy {
                     let PersistentState { proxy_clients, listeners, .. } = persistent;
                     RouteHandler::Proxy(Box::new(Proxy::new(route, proxy, proxy_clients, listeners, metrics)?))
+                } else if !route.redirect.is_empty() {
+                    RouteHandler::Redirect(Redirect::new(route))
                 } else if route.files.is_empty() {
                     RouteHandler::Upstream(Upstream::new(route, &mut known, workers, &places, metrics)?)
                 } else {

@@ -51,6 +51,7 @@ mod register;
 mod room;
 mod route;
 mod setup;
+mod site;
 mod stream;
 mod stream_target;
 mod tls;

@@ -99,6 +99,8 @@ pub struct Process {
     file: PathBuf,
     shared: Arc<Shared>,
     listeners: Mutex<HashMap<SocketAddr, Listener>>,
+    /// Addresses of plain HTTP, by how they are written in the configuration.
+    plain: Mutex<HashMap<SocketAddr, PlainListener>>,
     /// Address of the metrics, where they are served.
     metrics_address: OnceLock<SocketAddr>,
     reloading: tokio::sync::Mutex<()>,
@@ -146,6 +148,7 @@ impl Process {
             file: file.to_owned(),
             shared,
             listeners: Mutex::new(listeners),
+            plain: Mutex::new(plain),
             metrics_address: OnceLock::new(),
             reloading: tokio::sync::Mutex::new(()),
             started: Instant::now(),
@@ -216,6 +219,9 @@ impl Process {
         let mut listeners = self.listeners();
         let opened = open(&next.config, &listeners, &next, &self.shared, &self.workers)
             .inspect_err(|_| self.note_listeners(&listeners))?;
+        let mut plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner);
+        let opened_plain =
+            open_plain(&next.config, &plain, &opened, &self.shared).inspect_err(|_| self.note_listeners(&listeners))?;
         let next = self.shared.replace(next);
         listeners.extend(opened);
         plain.extend(opened_plain);

@@ -32,6 +32,16 @@ pub enum SetupError {
         /// Error of the system.
         source: io::Error,
     },
+    /// Page for an error that cannot be read.
+    #[error("route {route}: error page {path}: {source}")]
+    ErrorPage {
+        /// Name of the route.
+        route: String,
+        /// File of the page.
+        path: String,
+        /// Error of the system.
+        source: io::Error,
+    },
     /// Unusable root certificates for back ends over TLS.
     #[error("{0}")]
     Roots(#[from] RootsError),

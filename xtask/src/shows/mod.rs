@@ -22,6 +22,7 @@ mod edge_servers;
 mod edge_unit;
 mod edge_watch;
 mod face;
+mod face_lab;
 mod fec;
 mod flood;
 mod fuzz;
@@ -90,7 +91,7 @@ enum Part {
     /// Promises of the edge and the client
     #[command(after_help = after_help("edge", &edge::cases()))]
     Edge(Options),
-    /// The product as users meet it: archive, package, container image, documentation site, README
+    /// The product as users meet it: archive, package, container image, site, README, reports, log files in viewers, captures
     #[command(after_help = after_help("face", &face::cases()))]
     Face(Options),
     /// Memory and work under attack, the cost to others, and tests that never fail by chance
@@ -105,9 +106,6 @@ enum Part {
     /// Shape of the sources: the connection, the vocabulary, circles of modules, control frames, builds
     #[command(after_help = after_help("house", &house::cases()))]
     House(Options),
-    /// Conclusions of reports, log files in viewers, and captures (needs tshark)
-    #[command(after_help = after_help("face", &face::cases()))]
-    Face(Options),
     /// Requirements of the standards, and the proof of them
     #[command(after_help = after_help("standards", &standards()))]
     Standards(Options),
@@ -247,7 +245,6 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Part::Truth(options) => ("truth", options, truth::cases(), None),
         Part::Realtime(options) => ("realtime", options, realtime::cases(), None),
         Part::House(options) => ("house", options, house::cases(), None),
-        Part::Face(options) => ("face", options, face::cases(), None),
         Part::Standards(options) => ("standards", options, standards(), None),
     };
     match show(part, options, &cases, from) {

@@ -13,7 +13,7 @@ use std::{
 use ::capture::{Packet, Packets};
 use tokio::sync::oneshot;
 
-/// Something to be written.
+/// Item to be written to a bundle.
 pub(super) enum Item {
     /// Whole records of a connection's qlog.
     Qlog { file: Arc<str>, bytes: Vec<u8> },

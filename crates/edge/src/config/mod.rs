@@ -21,6 +21,7 @@ pub use self::{
     human::{Many, Part, Size, Span},
     proxy::Proxy,
     read::{ConfigCause, ConfigError, load, parse},
+    site::{Compression, HeaderRules},
 };
 pub(crate) use check::{address, back_end, host_port};
 

@@ -1,4 +1,4 @@
-//! What a site does with requests and responses around their handler: redirections, header fields, compression, pages for errors.
+//! Settings of a route around its handler: redirections, header fields, compression, pages for errors.
 
 use std::path::Path;
 

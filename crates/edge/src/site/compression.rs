@@ -118,7 +118,7 @@ fn identity(weights: &[(&str, f32)]) -> f32 {
     weights.iter().find(|(name, _)| name.eq_ignore_ascii_case("identity")).map_or(0.0, |(_, weight)| *weight)
 }
 
-/// What a request says about codings.
+/// Codings that a request accepts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Accepted {
     coding: Option<Coding>,

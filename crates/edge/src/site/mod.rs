@@ -21,9 +21,10 @@ pub(crate) use self::{
 use crate::{
     body::{AnyBody, full},
     config::Route,
+    setup::SetupError,
 };
 
-/// What a route does beside asking its handler.
+/// Settings of a route around its handler, ready for use.
 pub(crate) struct Site {
     request: Rules,
     response: Rules,
@@ -42,12 +43,12 @@ impl Site {
     ///
     /// # Errors
     /// When a page for an error cannot be read.
-    pub(crate) fn new(route: &Route) -> Result<Self, String> {
+    pub(crate) fn new(route: &Route) -> Result<Self, SetupError> {
         let page = |(status, path): (&String, &String)| {
-            let wrong = |why: &dyn std::fmt::Display| format!("route {}: error page {path}: {why}", route.name());
-            let status = status.parse().map_err(|error: http::status::InvalidStatusCode| wrong(&error))?;
-            let content = std::fs::read(path).map_err(|error| wrong(&error))?;
-            Ok((status, (content.into(), crate::files::kind(path.as_ref()))))
+            // The configuration has checked that it is a status.
+            let status: StatusCode = status.parse().ok()?;
+            let page = std::fs::read(path).map(|content| (status, (content.into(), crate::files::kind(path.as_ref()))));
+            Some(page.map_err(|source| SetupError::ErrorPage { route: route.name(), path: path.clone(), source }))
         };
         let hsts = route.hsts.map(|time| format!("max-age={}", time.0.as_secs()));
         Ok(Self {
@@ -55,7 +56,7 @@ impl Site {
             response: Rules::new(&route.response_headers),
             hsts: hsts.and_then(|value| HeaderValue::from_str(&value).ok()),
             compressor: route.compression.as_ref().map(Compressor::new),
-            pages: route.error_pages.iter().map(page).collect::<Result<_, String>>()?,
+            pages: route.error_pages.iter().filter_map(page).collect::<Result<_, _>>()?,
         })
     }
 

@@ -1,4 +1,4 @@
-//! What a site does around its routes: redirections, header fields, compression, pages for errors, files in other forms, logs.
+//! Settings of routes around their handlers: redirections, header fields, compression, pages for errors, files in other forms, logs.
 
 use async_compression::tokio::bufread::{BrotliDecoder, GzipDecoder, ZstdDecoder};
 use http::{Request, Response};

@@ -138,7 +138,7 @@ pub struct TlsError {
     pub code: Code,
     /// Cause for callers. An error that [`alert`](Self::alert) makes has the one of the alert.
     pub fault: HandshakeFault,
-    /// What was seen.
+    /// Description of the fault.
     pub reason: Cow<'static, str>,
 }
 

@@ -1,6 +1,6 @@
 //! The product as users meet it: archive, Debian package, container image, site, and what the README shows.
 //!
-//! All cases use the program that `cargo xtask dist` makes.
+//! The cases of this folder use the program that `cargo xtask dist` makes.
 
 mod container;
 mod deb;
@@ -18,6 +18,7 @@ use anyhow::{Context as _, Result, ensure};
 use super::{
     Case, Context,
     command::{Ended, Running},
+    face_lab,
     row::{Row, Target},
 };
 
@@ -29,7 +30,7 @@ const LIMIT: Duration = Duration::from_secs(900);
 /// The cases in their order.
 pub(crate) fn cases() -> Vec<Case> {
     let case = |name, about, measure| Case { name, about, measure };
-    vec![
+    let mut cases = vec![
         case("dist", "archive: size, what is in it, checksums, a run in an empty root; needs root", dist::measure),
         case(
             "deb",
@@ -39,7 +40,9 @@ pub(crate) fn cases() -> Vec<Case> {
         case("container", "the image's root directory serves over HTTP/3 and TCP; needs root", container::measure),
         case("site", "documentation site: links, and pages in Chromium at 400 and 1,280 px", site::measure),
         case("readme", "the table that README.md shows is what `lab run mobile` prints", readme),
-    ]
+    ];
+    cases.extend(face_lab::cases());
+    cases
 }
 
 /// Files that `cargo xtask dist` has made.

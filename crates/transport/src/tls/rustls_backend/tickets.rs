@@ -33,7 +33,7 @@ const LIFETIME: u64 = 24 * 60 * 60;
 pub(in crate::tls) const MAX_SESSION: usize = 8 * 1024;
 /// Most bytes of the application's state: one byte has its length.
 const MAX_APPLICATION: usize = 255;
-/// What the first byte of a ticket's content says.
+/// Format of a ticket's content, its first byte.
 const FORMAT: u8 = 1;
 const NEW_SESSION_TICKET: u8 = 4;
 /// Transport parameters that early data depends on.
