@@ -174,6 +174,9 @@ pub(crate) fn serve_until_ended(
         for address in process.addresses() {
             tell(address)?;
         }
+        for address in process.redirecting() {
+            write_out(&format!("redirecting {address} to https\n"))?;
+        }
         for record in process.https_records() {
             write_out(&format!("publish in DNS: {record}\n"))?;
         }
