@@ -216,10 +216,10 @@ fn check_route(number: usize, route: &Route) -> Result<(), Fault> {
         return Err(Fault::new(&at("path"), message));
     }
     let handlers = [
+        ("proxy", route.proxy.is_some()),
         ("to", !route.to.0.is_empty()),
         ("files", !route.files.is_empty()),
         ("redirect", !route.redirect.is_empty()),
-        ("proxy", route.proxy.is_some()),
     ];
     match handlers.into_iter().filter(|(_, given)| *given).map(|(key, _)| key).collect::<Vec<_>>()[..] {
         [] => {
