@@ -58,7 +58,7 @@ impl HandshakeFault {
     /// An alert says less than the end that sends it knows: `bad_certificate` (42) stands for a wrong name, too.
     ///
     /// ```
-    /// use tiderace_transport::{Code, tls::HandshakeFault};
+    /// use transport::{Code, tls::HandshakeFault};
     ///
     /// assert_eq!(HandshakeFault::of(Code::crypto(120)), Some(HandshakeFault::NoApplicationProtocol));
     /// assert_eq!(HandshakeFault::of(Code::PROTOCOL_VIOLATION), None);

@@ -9,7 +9,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 /// Fault of a configuration. It is always the user's to mend.
 ///
 /// ```
-/// use tiderace_transport::tls::rustls_backend::{ConfigError, Credential, Identity, RustlsClient};
+/// use transport::tls::rustls_backend::{ConfigError, Credential, Identity, RustlsClient};
 ///
 /// let error = RustlsClient::builder().build().unwrap_err();
 /// assert_eq!(error, ConfigError::NoAlpn);
