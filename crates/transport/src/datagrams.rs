@@ -405,15 +405,12 @@ impl Datagrams {
     ///
     /// # Errors
     /// PROTOCOL_VIOLATION when we did not offer to receive it.
+    #[inline]
     pub fn on_datagram(&mut self, data: Bytes, frame_size: usize) -> Result<(), TransportError> {
         // RFC 9221 §3 MUST-1, MUST-2: a frame without our having sent the parameter, or larger than it says, closes
         // the connection.
         if frame_size as u64 > self.config.max_frame_size {
-            let error = TransportError::new(
-                Code::PROTOCOL_VIOLATION,
-                format!("a DATAGRAM frame of {frame_size} bytes, offered were {}", self.config.max_frame_size),
-            );
-            return Err(error.in_frame(frame_type::DATAGRAM));
+            return Err(too_large(frame_size, self.config.max_frame_size));
         }
         self.figures.received += 1;
         self.figures.received_bytes += data.len() as u64;
@@ -563,6 +560,13 @@ impl Datagrams {
             ..self.figures
         }
     }
+}
+
+/// Error for a DATAGRAM frame that is larger than was offered. Apart from the path of every datagram, which need not prepare for it.
+#[cold]
+fn too_large(size: usize, offered: u64) -> TransportError {
+    let reason = format!("a DATAGRAM frame of {size} bytes, offered were {offered}");
+    TransportError::new(Code::PROTOCOL_VIOLATION, reason).in_frame(frame_type::DATAGRAM)
 }
 
 #[cfg(test)]

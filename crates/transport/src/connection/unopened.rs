@@ -83,10 +83,9 @@ impl Reception {
         streams.next_buffer(buffer, payload.len());
         datagrams.next_buffer(buffer, payload.len());
         let mut rest = &self.deferred[..];
-        let mut result = Ok(());
         while let Some(item) = rest.first() {
             let count;
-            result = match item {
+            let result = match item {
                 &Deferred::Stream { id, offset, .. } => {
                     let run = stream_run(rest);
                     count = run.frames;
@@ -100,12 +99,13 @@ impl Reception {
                 }
             };
             if result.is_err() {
-                break;
+                self.deferred.clear();
+                return result;
             }
             rest = &rest[count..];
         }
         self.deferred.clear();
-        result
+        Ok(())
     }
 
     /// Returns memory that a large batch left behind.
