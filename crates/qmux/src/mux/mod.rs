@@ -339,6 +339,8 @@ impl Mux {
         while let Some(oldest) = self.datagrams_in.pop_front() {
             self.queued[0] -= cost(&oldest);
             if self.charge.try_set(self.held()) {
+                // A chunk of many small datagrams makes many places, which are memory, too.
+                self.datagrams_in.shrink_to(2 * self.datagrams_in.len());
                 return Ok(());
             }
         }
