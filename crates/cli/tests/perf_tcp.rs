@@ -26,7 +26,7 @@ fn count(value: &Value) -> u64 {
 
 #[test]
 fn bytes_arrive_whole_and_the_kernel_is_asked() {
-    let server = server(&["--cc", "reno"]);
+    let mut server = server(&["--cc", "reno"]);
     let options = ["--upload", "--download", "--bytes", "3000001 B", "--connections", "2", "--cc", "reno", "--json"];
     let report = run_json(&client(&server, &options));
     assert_eq!(report["transport"], "tcp");
@@ -54,11 +54,13 @@ fn bytes_arrive_whole_and_the_kernel_is_asked() {
     assert_eq!((&sender["end"], &sender["packets_lost"]), (&"both ends".into(), &Value::Null));
     assert!(sender["packets_retransmitted"].is_u64() && sender["retransmitted_share"].is_number(), "{report}");
 
+    // The client may be gone before the server has noticed the end of its last connections.
+    let ended = server.lines(4);
+    assert!(ended.iter().all(|line| line["closed"] == "done"), "{ended:?}");
     let (code, lines) = server.interrupt();
     assert_eq!(code, Some(0));
     let total = lines.last().unwrap();
     assert_eq!((&total["connections"], &total["received_bytes"]), (&4.into(), &3_000_001.into()));
-    assert_eq!(lines.iter().filter(|line| line["closed"] == "done").count(), 4, "{lines:?}");
 }
 
 #[test]

@@ -85,6 +85,16 @@ impl Service {
         self.ready["certificate_sha256"].as_str().unwrap()
     }
 
+    /// Waits for the next `count` lines that it prints.
+    pub(crate) fn lines(&mut self, count: usize) -> Vec<Value> {
+        let next = |_| {
+            let mut line = String::new();
+            self.stdout.read_line(&mut line).unwrap();
+            serde_json::from_str(&line).unwrap()
+        };
+        (0..count).map(next).collect()
+    }
+
     /// Ends it as Ctrl-C does. Returns its exit code and the lines that it has printed since it was ready.
     pub(crate) fn interrupt(mut self) -> (Option<i32>, Vec<Value>) {
         interrupt(&self.child);
