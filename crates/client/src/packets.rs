@@ -50,13 +50,7 @@ impl Tap for PacketTap {
     fn pass(&self, tapped: &Tapped<'_>) {
         let (local, remote) = (self.local(tapped), tapped.remote);
         let (from, to) = if tapped.sent { (local, remote) } else { (remote, local) };
-        // RFC 3168 §5.
-        let ecn = match tapped.ecn {
-            None => 0,
-            Some(Ecn::Ect1) => 1,
-            Some(Ecn::Ect0) => 2,
-            Some(Ecn::Ce) => 3,
-        };
+        let ecn = tapped.ecn.map_or(0, Ecn::bits);
         for payload in tapped.datagrams() {
             self.file.packet(&Packet { at: tapped.at - Instant::ZERO, from, to, ecn, payload });
         }

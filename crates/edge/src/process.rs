@@ -172,14 +172,14 @@ impl Process {
             this.metrics_address.set(listener.local_addr().unwrap_or(at)).ok();
             tokio::spawn(serve_metrics(listener, this.clone()));
         }
-        this.note_listeners(&this.listeners());
+        this.note_listeners(&this.listeners(), &this.plain());
         Ok(this)
     }
 
     /// Tells the proxies where this gateway listens.
-    fn note_listeners(&self, listeners: &HashMap<SocketAddr, Listener>) {
-        let addresses = listeners.values().map(Listener::local).chain(self.metrics_address.get().copied());
-        self.shared.persistent.listeners.set(addresses.collect());
+    fn note_listeners(&self, listeners: &HashMap<SocketAddr, Listener>, plain: &HashMap<SocketAddr, PlainListener>) {
+        let addresses = listeners.values().map(Listener::local).chain(plain.values().map(PlainListener::local));
+        self.shared.persistent.listeners.set(addresses.chain(self.metrics_address.get().copied()).collect());
     }
 
     /// Reads the configuration again and goes on under it; returns its number. What goes on does not notice. When anything is
@@ -216,12 +216,10 @@ impl Process {
             &self.shared.metrics,
         )?;
         // What can fail comes first: addresses are opened before anything is changed.
-        let mut listeners = self.listeners();
+        let (mut listeners, mut plain) = (self.listeners(), self.plain());
         let opened = open(&next.config, &listeners, &next, &self.shared, &self.workers)
-            .inspect_err(|_| self.note_listeners(&listeners))?;
-        let mut plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner);
-        let opened_plain =
-            open_plain(&next.config, &plain, &opened, &self.shared).inspect_err(|_| self.note_listeners(&listeners))?;
+            .and_then(|opened| Ok((open_plain(&next.config, &plain, &opened, &self.shared)?, opened)));
+        let (opened_plain, opened) = opened.inspect_err(|_| self.note_listeners(&listeners, &plain))?;
         let next = self.shared.replace(next);
         listeners.extend(opened);
         plain.extend(opened_plain);
@@ -237,7 +235,7 @@ impl Process {
             }
             keep
         });
-        self.note_listeners(&listeners);
+        self.note_listeners(&listeners, &plain);
         tracing::info!("configuration {} is in use", next.number);
         Ok(next.number)
     }
@@ -251,8 +249,7 @@ impl Process {
 
     /// The addresses of plain HTTP that redirect, with the ports that they have got.
     pub fn redirecting(&self) -> Vec<SocketAddr> {
-        let plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<SocketAddr> = plain.values().map(PlainListener::local).collect();
+        let mut all: Vec<SocketAddr> = self.plain().values().map(PlainListener::local).collect();
         all.sort();
         all
     }
@@ -420,7 +417,7 @@ impl Process {
         for listener in self.listeners().values() {
             listener.drain(&generation);
         }
-        self.plain.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.plain().clear();
         let all_gone = async {
             while self.shared.admission.total() > 0 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -435,6 +432,10 @@ impl Process {
         if !generation.config.admin.socket.is_empty() {
             let _ = std::fs::remove_file(&generation.config.admin.socket);
         }
+    }
+
+    fn plain(&self) -> MutexGuard<'_, HashMap<SocketAddr, PlainListener>> {
+        self.plain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn listeners(&self) -> MutexGuard<'_, HashMap<SocketAddr, Listener>> {

@@ -388,14 +388,7 @@ impl Clocks {
 
 /// Writes a packet into a file. `wall` counts nanoseconds since 1970.
 fn note(file: &PacketFile, wall: u64, [from, to]: [SocketAddr; 2], ecn: Ecn, payload: &[u8]) {
-    // RFC 3168 §5.
-    let ecn = match ecn {
-        Ecn::NotEct => 0,
-        Ecn::Ect1 => 1,
-        Ecn::Ect0 => 2,
-        Ecn::Ce => 3,
-    };
-    file.packet(&capture::Packet { at: Duration::from_nanos(wall), from, to, ecn, payload });
+    file.packet(&capture::Packet { at: Duration::from_nanos(wall), from, to, ecn: ecn.bits(), payload });
 }
 
 /// Bytes of the whole IP packet.

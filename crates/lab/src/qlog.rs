@@ -90,15 +90,8 @@ impl Packets {
     /// Writes a packet. Times count from that of [`crate::tls`], at which the certificates of runs are valid.
     pub(crate) fn note(&self, now: Instant, ends: [core::net::SocketAddr; 2], ecn: Ecn, payload: &[u8]) {
         let at = Duration::from_secs(crate::tls::CLOCK.unix_secs) + (now - Instant::ZERO);
-        // RFC 3168 §5.
-        let ecn = match ecn {
-            Ecn::NotEct => 0,
-            Ecn::Ect1 => 1,
-            Ecn::Ect0 => 2,
-            Ecn::Ce => 3,
-        };
         let [from, to] = ends;
-        self.0.packet(&Packet { at, from, to, ecn, payload });
+        self.0.packet(&Packet { at, from, to, ecn: ecn.bits(), payload });
     }
 }
 

@@ -23,6 +23,17 @@ pub enum Ecn {
     Ce,
 }
 
+impl Ecn {
+    /// The two bits in the IP header (RFC 3168 §5). Not-ECT, which has no variant here, is 0.
+    pub fn bits(self) -> u8 {
+        match self {
+            Self::Ect1 => 0b01,
+            Self::Ect0 => 0b10,
+            Self::Ce => 0b11,
+        }
+    }
+}
+
 /// Gaps that may arise before the peer hears of them, so that no range is forgotten that was never reported
 /// (draft-ietf-quic-ack-frequency-14 §6).
 const MAX_UNREPORTED_GAPS: u32 = 24;

@@ -351,13 +351,7 @@ impl Tap for ListenerTap {
         let local = SocketAddr::new(tapped.local.unwrap_or(self.local.ip()), self.local.port());
         let (from, to) = if tapped.sent { (local, remote) } else { (remote, local) };
         let at: Duration = tapped.at - Instant::ZERO;
-        // RFC 3168 §5.
-        let ecn = match tapped.ecn {
-            None => 0,
-            Some(Ecn::Ect1) => 1,
-            Some(Ecn::Ect0) => 2,
-            Some(Ecn::Ce) => 3,
-        };
+        let ecn = tapped.ecn.map_or(0, Ecn::bits);
         for payload in tapped.datagrams() {
             active.write(Item::Payload { at, from, to, ecn, bytes: payload.to_vec() });
         }

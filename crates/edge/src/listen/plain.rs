@@ -52,9 +52,13 @@ async fn accept(listener: TcpListener, port: u16, shared: Arc<Shared>) {
         let limits = &generation.config.limits;
         let place = shared.admission.enter(remote.ip(), limits.connections, limits.connections_per_address);
         let Ok(place) = place else { continue };
+        let Some(listed) = shared.memory.enlist(HEAD as u64) else {
+            shared.metrics.memory.refused.inc();
+            continue;
+        };
         let (limit, redirected) = (limits.fields_timeout.0, shared.metrics.redirected.clone());
         tokio::spawn(async move {
-            let _place = place;
+            let (_place, close) = (place, listed.close.clone());
             let service = service_fn(move |request: Request<Incoming>| {
                 redirected.inc();
                 let response = to_https(request.uri(), request.headers(), port);
@@ -63,7 +67,12 @@ async fn accept(listener: TcpListener, port: u16, shared: Arc<Shared>) {
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(limit).max_buf_size(HEAD).keep_alive(false);
             // A client that neither reads nor closes has as long again.
-            let _ = tokio::time::timeout(2 * limit, builder.serve_connection(TokioIo::new(stream), service)).await;
+            let serving = tokio::time::timeout(2 * limit, builder.serve_connection(TokioIo::new(stream), service));
+            tokio::select! {
+                _ = serving => {}
+                () = close.notified() => {}
+            }
+            drop(listed);
         });
     }
 }

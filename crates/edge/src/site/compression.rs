@@ -57,7 +57,7 @@ impl Coding {
         Self::ALL.into_iter().find(|coding| coding.name() == name)
     }
 
-    /// Heap that an encoder holds, in bytes; `cargo test -p tiderace-edge --lib encoders_hold -- --ignored` measures it.
+    /// Heap that an encoder holds, in bytes; `cargo test -p tiderace-edge --lib encoders_hold` measures it.
     fn memory(self) -> u64 {
         match self {
             Self::Zstd => 448 * 1024,
@@ -200,17 +200,20 @@ impl Compressor {
             describe(&mut response, coding, None);
             return response;
         }
-        let known = response.body().size_hint().exact().filter(|length| *length <= AT_ONCE);
-        let charge = |coding: Coding| Some((coding, memory.charge(coding.memory() + known.unwrap_or(0))?));
-        let charged = charge(coding).or_else(|| accepted.smaller.and_then(charge));
-        let Some((coding, charge)) = charged else { return response };
-        let (head, body) = response.into_parts();
-        if known.is_none() {
-            let compressed = Compressed::new(body, coding).boxed_unsync();
-            let mut response = Response::from_parts(head, with(compressed, charge));
+        // The encoder that there is memory for, and its charge.
+        let encoder = || {
+            let charged = |coding: Coding| Some((coding, memory.charge(coding.memory())?));
+            charged(coding).or_else(|| accepted.smaller.and_then(charged))
+        };
+        let Some(length) = response.body().size_hint().exact().filter(|length| *length <= AT_ONCE) else {
+            let Some((coding, charge)) = encoder() else { return response };
+            let mut response = response.map(|body| with(Compressed::new(body, coding).boxed_unsync(), charge));
             describe(&mut response, coding, None);
             return response;
-        }
+        };
+        // Held until it is sent, whoever is slow: the back end, or the client.
+        let Some(mut charge) = memory.charge(length) else { return response };
+        let (head, body) = response.into_parts();
         let (content, trailers) = match body.collect().await {
             Ok(collected) => {
                 let trailers = collected.trailers().cloned();
@@ -218,22 +221,35 @@ impl Compressor {
             }
             Err(error) => return Response::from_parts(head, Failed(Some(error)).boxed_unsync()),
         };
-        let mut compressed = Vec::new();
-        let done = coding.encoder(io::Cursor::new(content.clone())).read_to_end(&mut compressed).await;
-        // What becomes no shorter stays as it is.
-        let is_shorter = done.is_ok() && compressed.len() < content.len();
-        let length = compressed.len();
-        let body = full(if is_shorter { compressed.into() } else { content });
-        let body = match trailers {
-            Some(trailers) => body.with_trailers(async move { Some(Ok(trailers)) }).boxed_unsync(),
-            None => body,
+        let compressed = match encoder() {
+            Some((coding, _while_it_runs)) => at_once(coding, &content).await.map(|data| (coding, data)),
+            None => None,
         };
-        let mut response = Response::from_parts(head, body);
-        if is_shorter {
+        let (coding, data) = match compressed {
+            Some((coding, data)) => (Some(coding), data),
+            // A copy, so that no buffer that content arrived in stays with it.
+            None => (None, Bytes::copy_from_slice(&content)),
+        };
+        let length = data.len();
+        charge.set(length as u64);
+        let mut body = full(data);
+        if let Some(trailers) = trailers {
+            body = body.with_trailers(async move { Some(Ok(trailers)) }).boxed_unsync();
+        }
+        let mut response = Response::from_parts(head, with(body, charge));
+        if let Some(coding) = coding {
             describe(&mut response, coding, Some(length));
         }
         response
     }
+}
+
+/// Compresses content that is there already; `None` when it becomes no shorter.
+async fn at_once(coding: Coding, content: &Bytes) -> Option<Bytes> {
+    let mut compressed = Vec::new();
+    coding.encoder(io::Cursor::new(content.clone())).read_to_end(&mut compressed).await.ok()?;
+    compressed.shrink_to_fit();
+    (compressed.len() < content.len()).then(|| compressed.into())
 }
 
 /// Content that breaks off before it begins.
@@ -481,6 +497,8 @@ mod tests {
         assert_eq!((text("accept-ranges"), text("content-encoding").as_deref()), (None, Some("br")));
         assert_eq!(done.headers().get_all("vary").iter().count(), 1);
         let length: usize = text("content-length").unwrap().parse().unwrap();
+        // What waits for its reader is charged, and no encoder is left.
+        assert_eq!(memory.held(), length as u64);
         assert_eq!(done.into_body().collect().await.unwrap().to_bytes().len(), length);
         assert_eq!(memory.held(), 0);
     }
@@ -541,9 +559,32 @@ mod tests {
         pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4_096
     }
 
+    /// Resident memory is that of all tests of a process, so this one starts a process that runs [`encoders_alone`] and nothing else.
+    #[test]
+    fn encoders_hold_no_more_than_they_are_charged() {
+        let own = std::env::current_exe().unwrap();
+        let mut command = std::process::Command::new(own);
+        command.args(["--exact", "site::compression::tests::encoders_alone", "--nocapture"]).env(ALONE, "1");
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && said.contains("1 passed"),
+            "{said}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        for coding in Coding::ALL {
+            assert!(said.contains(&format!("{coding:?}: ")), "{said}");
+        }
+    }
+
+    /// Set where [`encoders_alone`] is alone.
+    const ALONE: &str = "ENCODERS_ALONE";
+
     #[tokio::test]
-    #[ignore = "resident memory is that of all tests of the process: run it alone"]
-    async fn encoders_hold_no_more_than_they_are_charged() {
+    async fn encoders_alone() {
+        if std::env::var_os(ALONE).is_none() {
+            return;
+        }
         const COUNT: u64 = 64;
         for coding in Coding::ALL {
             // Text that does not repeat itself within a window, so that all tables fill.

@@ -60,6 +60,13 @@ async fn plain_http_is_redirected() {
     assert!(answer.contains(&format!("location: https://localhost:{}/a/b?c=d\r\n", site.address.port())), "{answer}");
     assert!(asked("GET / HTTP/1.1\r\nhost: a b\r\n\r\n").await.starts_with("http/1.1 400"));
     assert_eq!(site.figure("tiderace_edge_redirected_requests_total"), 2.0);
+    // A connection that asks for nothing is charged to the process.
+    let held = || site.figure("tiderace_edge_memory_bytes{reason=\"held\"}");
+    until(held, 0.0).await;
+    let idle = TcpStream::connect(plain).await.unwrap();
+    until(|| held() >= 32_768.0, true).await;
+    drop(idle);
+    until(held, 0.0).await;
     // A reload that names the address no longer closes it.
     site.configure(&format!("[[route]]\nto = \"{}\"\n", back_end.url()));
     site.process.reload().await.unwrap();

@@ -59,7 +59,7 @@ pub enum LongType {
 pub enum Header {
     /// A packet with frames and a long header of version 1 or 2.
     ///
-    /// It may be too short for a header protection sample; the code that takes the sample checks it.
+    /// The length is not checked against a header protection sample; the code that takes the sample does that.
     Long {
         /// Packet type.
         ty: LongType,

@@ -54,9 +54,11 @@ async fn what_is_refused_is_told_and_counted() {
 /// RFC 9298 §7
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_allowed_does_not_lead_to_the_gateway_itself() {
-    let site = Site::start("masque-own", &route(""));
+    let site = Site::start("masque-own", &format!("redirect-from = \"127.0.0.1:0\"\n{}", route("")));
     let own = site.address;
     let (_endpoint, mut h3) = site.h3().await;
+    let plain = Request::connect(site.process.redirecting()[0].to_string());
+    assert_eq!(within(h3.send(plain.body(full("")).unwrap())).await.unwrap().status(), 403);
     for request in [connect(&uri(own)), Request::connect(own.to_string())] {
         let response = within(h3.send(request.body(full("")).unwrap())).await.unwrap();
         assert_eq!(response.status(), 403);
