@@ -271,12 +271,16 @@ async fn the_log_has_who_asks_with_what_and_is_opened_again() {
         (Some("curl/8 \"x\""), Some("https://example.org/"))
     );
     std::fs::rename(&now, &before).unwrap();
-    site.configure(&rest("combined"));
+    // Nothing else has changed.
     site.process.reload().await.unwrap();
     text(h2.send_request(asking()).await.unwrap()).await;
     until(|| read(&now).lines().count(), 1).await;
     assert_eq!(read(&before).lines().count(), 1);
-    let line = read(&now);
+    site.configure(&rest("combined"));
+    site.process.reload().await.unwrap();
+    text(h2.send_request(asking()).await.unwrap()).await;
+    until(|| read(&now).lines().count(), 2).await;
+    let line = read(&now).split_inclusive('\n').nth(1).unwrap().to_owned();
     assert!(line.starts_with("127.0.0.1 - - ["), "{line}");
     assert!(line.contains("\"GET /a HTTP/2.0\" 200 "), "{line}");
     assert!(line.ends_with("\"https://example.org/\" \"curl/8 \\x22x\\x22\"\n"), "{line}");
