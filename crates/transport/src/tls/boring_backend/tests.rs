@@ -50,9 +50,14 @@ impl World {
     }
 
     fn signed_with(algorithm: &'static rcgen::SignatureAlgorithm) -> Self {
+        Self::of("the authority", algorithm)
+    }
+
+    /// World whose authority has this name.
+    fn of(authority: &str, algorithm: &'static rcgen::SignatureAlgorithm) -> Self {
         let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
         let mut root = rcgen::CertificateParams::new(Vec::new()).unwrap();
-        root.distinguished_name.push(rcgen::DnType::CommonName, "the authority");
+        root.distinguished_name.push(rcgen::DnType::CommonName, authority);
         root.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         let root_der = root.self_signed(&key).unwrap().der().to_vec();
         let issuer = rcgen::Issuer::new(root, key);
@@ -225,10 +230,13 @@ fn without_a_common_protocol_the_alert_is_120() {
 // RFC 9001 §4.4 MUST-1
 #[test]
 fn certificates_are_judged() {
-    let (world, stranger) = (World::new(), World::new());
+    let (world, namesake) = (World::new(), World::new());
+    let stranger = World::of("another authority", &rcgen::PKCS_ED25519);
     let year_5000 = Arc::new(HandClock(AtomicU64::new(95_617_584_000)));
     let cases = [
         (stranger.client(), "host.test", Some(CertificateFault::UnknownIssuer)),
+        // BoringSSL looks an issuer up by its name, and finds that it has not signed.
+        (namesake.client(), "host.test", Some(CertificateFault::BadSignature)),
         (world.client(), "another.test", Some(CertificateFault::WrongName)),
         (world.client(), "192.0.2.2", Some(CertificateFault::WrongName)),
         (world.client().clock(year_5000), "host.test", Some(CertificateFault::Expired)),
