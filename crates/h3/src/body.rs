@@ -11,6 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::{
     error::{Code, Error, Violation},
+    session_handle::GiveUp,
     shared::Handle,
     stream::Receiver,
 };
@@ -29,15 +30,17 @@ struct Incoming {
     promised: Option<u64>,
     /// Error code for the peer when the body is dropped before its end.
     unread: Code,
+    /// Code of a session that was given up, which goes before.
+    give_up: GiveUp,
 }
 
 impl Incoming {
-    fn new(mut source: Receiver, promised: Option<u64>, unread: Code) -> Self {
+    fn new(mut source: Receiver, promised: Option<u64>, unread: Code, give_up: GiveUp) -> Self {
         source.begin_content();
         // A message without content is known as one at once, if its end has come with its fields.
         let is_empty = source.is_at_end() && promised.is_none_or(|left| left == 0);
         let at = if is_empty { At::End } else { At::Data };
-        Self { source, at, promised, unread }
+        Self { source, at, promised, unread, give_up }
     }
 
     // RFC 9114 §4.1 SHOULD-1: what is there is handed on before the rest has come
@@ -99,7 +102,8 @@ impl Incoming {
 impl Drop for Incoming {
     fn drop(&mut self) {
         if !matches!(self.at, At::End) {
-            self.source.stop(self.unread);
+            // Both directions end with the same code, whichever the peer learns of first.
+            self.source.stop(self.give_up.get().unwrap_or(self.unread));
         }
     }
 }
@@ -132,9 +136,9 @@ pub struct RequestBody {
 
 impl RequestBody {
     /// `promised` is the content's length, if the fields have it.
-    pub(crate) fn new(source: Receiver, promised: Option<u64>) -> Self {
+    pub(crate) fn new(source: Receiver, promised: Option<u64>, give_up: GiveUp) -> Self {
         // RFC 9114 §4.1 SHOULD-3: a server that needs no more of a request stops it with H3_NO_ERROR
-        Self { incoming: Incoming::new(source, promised, Code::NO_ERROR) }
+        Self { incoming: Incoming::new(source, promised, Code::NO_ERROR, give_up) }
     }
 }
 
@@ -147,9 +151,10 @@ pub struct ResponseBody {
 
 impl ResponseBody {
     /// `promised` is the content's length, if the fields have it.
-    pub(crate) fn new(source: Receiver, promised: Option<u64>, handle: Arc<Handle>) -> Self {
+    pub(crate) fn new(source: Receiver, promised: Option<u64>, handle: Arc<Handle>, give_up: GiveUp) -> Self {
         // RFC 9114 §4.1.1 SHOULD-4, MUST NOT-2
-        Self { incoming: Incoming::new(source, promised, Code::REQUEST_CANCELLED), _handle: handle }
+        let incoming = Incoming::new(source, promised, Code::REQUEST_CANCELLED, give_up);
+        Self { incoming, _handle: handle }
     }
 }
 

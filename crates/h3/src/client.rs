@@ -153,7 +153,7 @@ impl SendRequest {
         if is_connect && !body.is_end_stream() {
             send.become_tunnel();
         }
-        self.send_content(send, &mut recv, body, give_up).await?;
+        self.send_content(send, &mut recv, body, give_up.clone()).await?;
         let response = self.final_response(&mut recv, id).await?;
         // RFC 9110 §8.6: what would have come to another request, or before; nothing comes.
         let is_empty = head.method == http::Method::HEAD || matches!(response.status().as_u16(), 204 | 304);
@@ -166,7 +166,7 @@ impl SendRequest {
         } else {
             promised(response.headers()).map_err(|violation| recv.malformed(violation))?
         };
-        let mut response = response.map(|()| ResponseBody::new(recv, length, self.handle.clone()));
+        let mut response = response.map(|()| ResponseBody::new(recv, length, self.handle.clone(), give_up));
         if let Some(datagrams) = datagrams {
             response.extensions_mut().insert(datagrams);
         }
@@ -264,7 +264,12 @@ where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
 {
-    let sent = send.body(std::pin::pin!(body), std::future::pending()).await;
+    // In this scope, so that whoever watches the body learns of its end's cause before it goes.
+    let mut body = std::pin::pin!(body);
+    let sent = send.body(body.as_mut(), std::future::pending()).await;
+    if let Err(error) = &sent {
+        give_up.on_end(error);
+    }
     if matches!(sent, Err(Error::Body(_))) {
         // What breaks off must not look complete.
         send.reset(give_up.get().unwrap_or(Code::REQUEST_CANCELLED));

@@ -437,9 +437,9 @@ where
     request.extensions_mut().insert(outcome.clone());
     let is_head = request.method() == http::Method::HEAD;
     let agreement = (request.method() == http::Method::CONNECT).then(|| recv.agreement());
-    let request = request.map(|()| RequestBody::new(recv, length));
+    let request = request.map(|()| RequestBody::new(recv, length, given_up.clone()));
     let stopped = || async {
-        poll_fn(|cx| shared.quic.poll_stopped(cx, id)).await;
+        given_up.on_end(&poll_fn(|cx| shared.quic.poll_stopped(cx, id)).await.into());
     };
     let response = {
         // In its place, and in its scope: what is moved into a selection takes its room twice, for as long as the task is there.
@@ -474,7 +474,8 @@ where
         Err(error) => Err(error),
     };
     outcome.note(&sent);
-    if sent.is_err() {
+    if let Err(error) = &sent {
+        given_up.on_end(error);
         // RFC 9114 §4.1.1 SHOULD-3: an answer that breaks off must not look complete
         send.reset(given_up.get().unwrap_or(Code::REQUEST_CANCELLED));
     }

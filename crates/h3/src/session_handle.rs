@@ -15,14 +15,28 @@ use crate::{
     shared::Shared,
 };
 
-/// Code that a request's stream is given up with, once it is set.
+/// Codes with which the two ends give a request's stream up, once they are known.
 #[derive(Clone, Default)]
-pub(crate) struct GiveUp(Arc<OnceLock<Code>>);
+pub(crate) struct GiveUp(Arc<Codes>);
+
+#[derive(Default)]
+struct Codes {
+    here: OnceLock<Code>,
+    /// Code with which the peer asked to stop sending.
+    stopped: OnceLock<Code>,
+}
 
 impl GiveUp {
-    /// The code that was set.
+    /// The code that was set at this end.
     pub(crate) fn get(&self) -> Option<Code> {
-        self.0.get().copied()
+        self.0.here.get().copied()
+    }
+
+    /// Notes the end of what is sent, which the peer may have asked for.
+    pub(crate) fn on_end(&self, error: &Error) {
+        if let Error::Reset(code) = error {
+            let _ = self.0.stopped.set(*code);
+        }
     }
 }
 
@@ -142,7 +156,12 @@ impl SessionStreams {
     /// Sets the code for the request's stream when the body that is sent on it fails, or before the response when no response is
     /// sent. The first call counts.
     pub fn give_up(&self, code: Code) {
-        let _ = self.give_up.0.set(code);
+        let _ = self.give_up.0.here.set(code);
+    }
+
+    /// Code with which the peer asked to stop sending on the request's stream, if it did.
+    pub fn stopped(&self) -> Option<Code> {
+        self.give_up.0.stopped.get().copied()
     }
 
     /// Waits until the peer takes no more sessions (GOAWAY), or the connection is over.

@@ -76,7 +76,7 @@ where
                 }
             },
             () = inner.outgoing.gone() => {
-                inner.terminate(SessionEnd::Reset(Code::REQUEST_CANCELLED));
+                inner.terminate(SessionEnd::Reset(inner.streams.stopped().unwrap_or(Code::REQUEST_CANCELLED)));
             }
             () = inner.streams.going_away(), if !is_going => {
                 is_going = true;

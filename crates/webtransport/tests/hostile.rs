@@ -177,6 +177,7 @@ async fn wrong_capsules_end_the_session_and_nothing_else() {
         let (mut send, mut answer, session) = raw.session("webtransport-h3").await;
         send.write_all(&bytes).await.unwrap();
         assert_eq!(reset_of(&mut answer).await, code.0, "{bytes:?}");
+        assert_eq!(within(send.stopped()).await, WriteError::Stopped(code.0), "both directions tell the same");
         assert!(matches!(within(session.closed()).await, SessionEnd::Violation { code: told, .. } if told == code));
     }
     // What is not known is skipped, whatever its length; the others go on.
@@ -185,6 +186,18 @@ async fn wrong_capsules_end_the_session_and_nothing_else() {
     send.finish().unwrap();
     let end = SessionEnd::ClosedByPeer { code: 7, reason: "bye".to_owned() };
     assert_eq!(within(session.closed()).await, end);
+}
+
+/// Of a client that gives up both directions, either may be learned of first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn either_direction_of_a_session_that_is_given_up_tells_the_code() {
+    let mut raw = raw(open(), CURRENT).await;
+    let (_send, mut answer, session) = raw.session("webtransport-h3").await;
+    answer.stop(Code::WT_ALPN_ERROR.0).unwrap();
+    assert_eq!(within(session.closed()).await, SessionEnd::Reset(Code::WT_ALPN_ERROR));
+    let (mut send, _answer, session) = raw.session("webtransport-h3").await;
+    send.reset(Code::WT_ALPN_ERROR.0).unwrap();
+    assert_eq!(within(session.closed()).await, SessionEnd::Reset(Code::WT_ALPN_ERROR));
 }
 
 /// draft-ietf-webtrans-http3 §5.6.2 MUST, §5.6.4 MUST
