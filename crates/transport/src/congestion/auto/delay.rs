@@ -323,7 +323,7 @@ impl DelayMode {
         round: &Round,
         excess: f64,
         target: f64,
-        random_loss: &RandomLoss,
+        random_loss: &mut RandomLoss,
     ) -> Reaction {
         if excess > 0.0 {
             self.strikes += 1;
@@ -336,6 +336,7 @@ impl DelayMode {
             self.returns += 1;
             self.strikes = 0;
             self.settling = SETTLING;
+            random_loss.on_reduced();
             return self.hold_at(now, self.ceiling);
         }
         let is_repeated = random_loss.share() > WORTH_REPEATING && now >= self.repeat_at;
@@ -352,6 +353,7 @@ impl DelayMode {
             self.probe_loss = Some(probe);
         } else if is_excess {
             self.settling = SETTLING;
+            random_loss.on_reduced();
             return self.hold_at(now, self.window * (1.0 - excess));
         }
         Reaction::None

@@ -86,7 +86,7 @@ impl ProbeLoss {
         let all = Count { acked: reduced.acked + count.acked, lost: reduced.lost + count.lost, bursts: 0 };
         let variance = all.share() * random_loss.dispersion() * (1.0 / reduced.packets() + 1.0 / count.packets());
         let is_rarer = left < RARER * before && before - left > DEVIATIONS * variance.sqrt();
-        Some(if is_rarer || !RandomLoss::is_plausible(left) {
+        Some(if is_rarer || !RandomLoss::is_plausible(left.max(all.share())) {
             self.overflow(left, before)
         } else {
             Cause::Random(all.share())

@@ -9,6 +9,8 @@ const LARGEST_SHARE: f64 = 0.15;
 const BATCH: u64 = 32;
 /// Weight of a batch in the share.
 const GAIN: f64 = 1.0 / 16.0;
+/// Packets over which the losses of late are averaged.
+const RECENT: f64 = 256.0;
 
 /// Packets whose fate was counted, and the bursts of losses among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -84,8 +86,15 @@ impl RandomLoss {
     }
 
     /// Variance of the number of losses over that of independent ones: losses in bursts vary more.
+    ///
+    /// That of a chain with two states, good and bad. Where much is lost, independent losses stand beside each other as well.
     pub(super) fn dispersion(&self) -> f64 {
-        2.0 * self.burst.max(1.0) - 1.0
+        (2.0 * self.burst * (1.0 - self.recent) - 1.0).max(1.0)
+    }
+
+    /// Begins the average of the losses of late anew: the load is another one.
+    pub(super) fn on_reduced(&mut self) {
+        self.recent = self.share;
     }
 
     /// Sets the share that an experiment has found.
@@ -124,12 +133,18 @@ impl RandomLoss {
         }
         self.batch = Count::default();
         let (share, packets) = (batch.share(), batch.packets());
-        self.recent += (share - self.recent) * (packets / 256.0).min(0.5);
-        let deviation = (self.share * self.dispersion() / packets).sqrt();
-        if batch.lost >= 3 && share > self.share + 3.0 * deviation + 2.0 / packets {
+        self.recent += (share - self.recent) * (packets / RECENT).min(0.5);
+        let variance = self.share * self.dispersion();
+        // A batch shows what is sudden, the average what a batch of losses in bursts does not tell from chance. The average counts
+        // only where it is beyond all that is taken for random: a share that an experiment has found is uncertain itself.
+        let is_beyond = |share: f64, packets: f64| share > self.share + 3.0 * (variance / packets).sqrt() + 2.0 / packets;
+        if batch.lost >= 3 && is_beyond(share, packets) {
             return share - self.share;
         }
-        self.share = (self.share + (share - self.share) * GAIN).min(1.5 * self.confirmed);
+        if batch.lost > 0 && self.recent > LARGEST_SHARE && is_beyond(self.recent, RECENT) {
+            return self.recent - self.share;
+        }
+        self.share = (self.share + (share - self.share) * GAIN).min(1.5 * self.confirmed).min(LARGEST_SHARE);
         0.0
     }
 }
