@@ -521,6 +521,14 @@ impl Connection {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.tls()?.server_name()?.to_owned())
     }
 
+    /// Certificates of the peer in DER, its own first; none where it has shown none. A resumed session has those of its first handshake,
+    /// which may have expired since.
+    pub fn peer_certificates(&self) -> Vec<Vec<u8>> {
+        let state = self.held.shared.lock();
+        let tls = state.endpoint.connection(self.held.handle).and_then(|connection| connection.tls());
+        tls.map_or_else(Vec::new, |tls| tls.peer_certificates().into_iter().map(<[u8]>::to_vec).collect())
+    }
+
     /// Returns whether the handshake is complete. Until then all data of a client may be a replay.
     pub fn is_established(&self) -> bool {
         self.held.shared.lock().connections.get(&self.held.handle).is_some_and(|waiters| waiters.connected)
