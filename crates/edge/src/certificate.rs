@@ -6,10 +6,13 @@ use std::{
 };
 
 use rustls::{
+    client::verify_server_name,
     crypto::{CryptoProvider, aws_lc_rs},
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    server::ParsedCertificate,
     sign::CertifiedKey,
 };
+use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 /// Certificate or key that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,6 +67,38 @@ impl CertificateError {
 pub(crate) fn provider() -> &'static Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     PROVIDER.get_or_init(|| Arc::new(aws_lc_rs::default_provider()))
+}
+
+/// End of the time of a certificate and of those that come with it, whichever is first, in seconds since 1970.
+pub(crate) fn end(key: &CertifiedKey) -> Option<i64> {
+    let end = |der: &CertificateDer<'_>| {
+        let (_, certificate) = X509Certificate::from_der(der).ok()?;
+        Some(certificate.validity().not_after.timestamp())
+    };
+    key.cert.iter().filter_map(end).min()
+}
+
+/// The reason for which clients refuse a certificate at this time, if they do.
+pub(crate) fn time_fault(key: &CertifiedKey) -> Option<String> {
+    let now = ASN1Time::now();
+    key.cert.iter().find_map(|der| {
+        let (_, certificate) = X509Certificate::from_der(der).ok()?;
+        let validity = certificate.validity();
+        match () {
+            () if validity.not_after < now => Some(format!("the certificate has expired: {}", validity.not_after)),
+            () if validity.not_before > now => {
+                Some(format!("the certificate is not valid yet: {}", validity.not_before))
+            }
+            () => None,
+        }
+    })
+}
+
+/// Returns whether a certificate is for a name, or for those that `*.` stands for.
+pub(crate) fn is_for(key: &CertifiedKey, name: &str) -> bool {
+    let name = name.replace('*', "any-label");
+    let (Some(der), Ok(name)) = (key.cert.first(), ServerName::try_from(name.as_str())) else { return false };
+    ParsedCertificate::try_from(der).is_ok_and(|certificate| verify_server_name(&certificate, &name).is_ok())
 }
 
 /// Reads a chain and its key, and sees that they belong together.

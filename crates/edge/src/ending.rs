@@ -31,6 +31,8 @@ pub(crate) enum Ending {
     Unread,
     /// The client gave up more requests than `limits.cancelled-requests`, or opened too many connections.
     Excess,
+    /// The client sent more requests than its rate limit.
+    Rate,
     /// Memory: `limits.memory` or `limits.connection-memory`.
     Memory,
     /// No place with a back end within `queue-timeout`.
@@ -52,7 +54,7 @@ pub(crate) enum Ending {
 }
 
 impl Ending {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Complete,
         Self::Cancelled,
         Self::Malformed,
@@ -60,6 +62,7 @@ impl Ending {
         Self::SlowContent,
         Self::Unread,
         Self::Excess,
+        Self::Rate,
         Self::Memory,
         Self::Queued,
         Self::Refused,
@@ -80,6 +83,7 @@ impl Ending {
             | Self::SlowContent
             | Self::Unread
             | Self::Excess
+            | Self::Rate
             | Self::Memory
             | Self::Queued
             | Self::Idle => "limit",
@@ -98,6 +102,7 @@ impl Ending {
             Self::SlowContent => "slow-content",
             Self::Unread => "unread",
             Self::Excess => "excess",
+            Self::Rate => "rate",
             Self::Memory => "memory",
             Self::Queued => "queued",
             Self::Refused => "refused",
@@ -116,7 +121,7 @@ impl Ending {
             Self::Cancelled => CLIENT_CLOSED_REQUEST,
             Self::Malformed => 400,
             Self::SlowContent | Self::Unread | Self::Idle => 408,
-            Self::Excess => 429,
+            Self::Excess | Self::Rate => 429,
             Self::FieldsTooLarge => 431,
             Self::Complete | Self::Refused | Self::Fault => 500,
             Self::Unreachable | Self::Broken => 502,

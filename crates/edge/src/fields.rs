@@ -16,9 +16,12 @@ const HOP_BY_HOP: [&str; 8] = [
     "trailer",
 ];
 
+/// Beginnings of names that are the gateway's.
+const PREFIXES: [&str; 2] = ["x-forwarded-", "x-client-cert-"];
+
 /// Fields in which a gateway speaks about a client, or that back ends take for another path or another proxy than the request's; with
-/// everything that begins with `x-forwarded-`.
-const GATEWAYS: [&str; 12] = [
+/// everything that begins with one of `PREFIXES`.
+const GATEWAYS: [&str; 14] = [
     "forwarded",
     "x-real-ip",
     "x-client-ip",
@@ -30,6 +33,9 @@ const GATEWAYS: [&str; 12] = [
     "x-original-url",
     "x-rewrite-url",
     "early-data",
+    // RFC 9440 §2.4: what a client says of its own certificate goes nowhere.
+    "client-cert",
+    "client-cert-chain",
     // A CGI program takes it for its own setting (HTTP_PROXY).
     "proxy",
 ];
@@ -40,26 +46,23 @@ const FRAMING: [&str; 3] = ["content-length", "transfer-encoding", "content-type
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+/// The user that has shown a password.
+pub(crate) const FORWARDED_USER: HeaderName = HeaderName::from_static("x-forwarded-user");
 /// RFC 8470 §5.1.
 pub(crate) const EARLY_DATA: HeaderName = HeaderName::from_static("early-data");
 
 /// Returns whether only the gateway may set this field of a request. CGI and similar interfaces fold characters that are
 /// neither letter nor digit into one, so `x_forwarded.for` is `x-forwarded-for`.
 pub(crate) fn is_gateways(name: &str) -> bool {
-    let folds_to = |own: &str| {
-        name.len() == own.len()
-            && name
-                .bytes()
-                .zip(own.bytes())
-                .all(|(byte, own)| byte == own || own == b'-' && !byte.is_ascii_alphanumeric())
+    let folds = |name: &str, own: &str| {
+        let same = |(byte, own): (u8, u8)| byte == own || own == b'-' && !byte.is_ascii_alphanumeric();
+        name.len() == own.len() && name.bytes().zip(own.bytes()).all(same)
     };
-    let forwarded = name.get(.."x-forwarded-".len()).is_some_and(|start| {
-        start
-            .bytes()
-            .zip("x-forwarded-".bytes())
-            .all(|(byte, own)| byte == own || own == b'-' && !byte.is_ascii_alphanumeric())
-    });
-    forwarded || GATEWAYS.iter().any(|own| folds_to(own)) || FRAMING.iter().any(|own| *own != name && folds_to(own))
+    let folds_to = |own: &str| folds(name, own);
+    let has_prefix = |prefix: &&str| name.get(..prefix.len()).is_some_and(|start| folds(start, prefix));
+    PREFIXES.iter().any(has_prefix)
+        || GATEWAYS.iter().any(|own| folds_to(own))
+        || FRAMING.iter().any(|own| *own != name && folds_to(own))
 }
 
 /// Takes away what only the gateway may say about a request.
@@ -213,6 +216,10 @@ mod tests {
             ("proxy", "http://10.0.0.1"),
             ("early-data", "1"),
             ("early_data", "1"),
+            ("client-cert", ":AA==:"),
+            ("client_cert_chain", ":AA==:"),
+            ("x-client-cert-subject", "CN=root"),
+            ("x_client_cert_fingerprint", "0"),
             ("content_length", "5"),
             ("transfer_encoding", "chunked"),
         ]);

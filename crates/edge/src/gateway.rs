@@ -1,6 +1,6 @@
 //! The life of a request: checked, routed, answered, written down. The same for all versions of HTTP.
 
-use std::{net::Ipv6Addr, sync::Arc};
+use std::{net::Ipv6Addr, sync::Arc, time::Duration};
 
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::Body as _;
@@ -12,7 +12,7 @@ use crate::{
     fields,
     files::plain,
     generation::{Generation, RouteHandler, Shared, Target},
-    masque,
+    guard, masque,
     observe::Entry,
     path,
     peer::Peer,
@@ -41,18 +41,23 @@ fn size(request: &Request<AnyBody>) -> u64 {
 
 /// 503, with when to come again.
 fn busy() -> Response<AnyBody> {
-    let mut response = plain(StatusCode::SERVICE_UNAVAILABLE);
-    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-    response
+    guard::later(StatusCode::SERVICE_UNAVAILABLE, Duration::ZERO)
 }
 
 /// Answers a request. Its entry in the books is open from here on, whether the future is ever polled or not.
 pub(crate) fn answer(
     shared: &Arc<Shared>,
     mut request: Request<AnyBody>,
-    peer: Peer,
+    mut peer: Peer,
 ) -> impl Future<Output = Response<AnyBody>> + Send + use<> {
     let generation = shared.current();
+    let is_forwarded = generation.trusted.client(request.headers(), peer.remote).is_some();
+    // The address of a packet in early data may be forged, also as that of a proxy.
+    let is_believed = peer.is_validated();
+    if is_forwarded && is_believed {
+        believe(&generation, &request, &mut peer);
+    }
+    let metrics = shared.metrics.clone();
     let mut entry = Entry::begin(&shared.books(), &generation.log, &request, &peer);
     if let Some(word) = request.headers_mut().remove(QUIC_FALLBACK)
         && generation.config.http3.fallback_reports
@@ -61,27 +66,42 @@ pub(crate) fn answer(
         shared.metrics.fallbacks.count_report(word.as_bytes());
     }
     async move {
+        if is_forwarded && !is_believed && guard::is_validated(&peer, &mut entry).await {
+            believe(&generation, &request, &mut peer);
+            entry.set_client(&peer);
+        }
         let alt_svc = peer.alt_svc.clone();
         let asked = switch::asked(&request);
         // Until there is an answer.
         let held = peer.memory.charge(size(&request));
-        let answered = match find(&generation, &mut request, asked.as_ref(), &mut entry, &peer) {
+        let found = find(&generation, &mut request, asked.as_ref(), &mut entry, &peer);
+        let refusal = guard::check_all(&generation, &peer, &mut entry, &metrics).await;
+        let answered = match found {
             Ok(_) if held.is_none() => {
                 entry.record.error = Some("the connection holds too much for another request".to_owned());
                 entry.end(Ending::Memory);
                 busy().into()
             }
             Ok(target) => {
-                let accepted = target.site.accepted(request.method(), request.headers());
+                let asked_for = target.site.asked_for(request.method(), request.headers());
                 let memory = peer.memory.clone();
-                match respond(&target, request, asked, peer, &mut entry).await {
-                    GatewayResponse::Whole(response) => target.site.response(response, accepted, &memory).await.into(),
+                let refusal = match refusal {
+                    None => guard::check_route(&target, &mut request, &peer, &mut entry, &metrics).await,
+                    refused => refused,
+                };
+                let answer = match refusal {
+                    None => respond(&target, request, asked, peer, &mut entry).await,
+                    Some(response) => response.into(),
+                };
+                match answer {
+                    GatewayResponse::Whole(response) => target.site.response(response, asked_for, &memory).await.into(),
                     tunnel => tunnel,
                 }
             }
             Err((status, ending)) => {
+                // The rate comes first.
                 entry.end(ending);
-                plain(status).into()
+                refusal.unwrap_or_else(|| plain(status)).into()
             }
         };
         drop(held);
@@ -102,6 +122,13 @@ pub(crate) fn answer(
             response.headers_mut().insert(header::ALT_SVC, alt_svc);
         }
         response
+    }
+}
+
+/// Puts the client that a trusted proxy names in the place of the proxy.
+fn believe(generation: &Generation, request: &Request<AnyBody>, peer: &mut Peer) {
+    if let Some(client) = generation.trusted.client(request.headers(), peer.remote) {
+        peer.proxy = Some(std::mem::replace(&mut peer.remote, client));
     }
 }
 
@@ -268,6 +295,13 @@ async fn respond(
     let headers = request.headers_mut();
     fields::strip(headers);
     fields::introduce(headers, peer.remote.ip(), &entry.record.host, entry.record.early);
+    if let Some(certificate) = &peer.certificate {
+        certificate.introduce(headers);
+    }
+    if let Some(user) = &entry.record.user {
+        let user = HeaderValue::from_bytes(user.as_bytes()).ok();
+        headers.extend(user.map(|user| (fields::FORWARDED_USER, user)));
+    }
     if let Some((asked, ..)) = &tunnel {
         asked.ask(&mut request);
     }
@@ -337,7 +371,7 @@ fn unanswered(failure: Failure, entry: &mut Entry) -> GatewayResponse {
     tracing::debug!("{}", failure.reason);
     entry.end(failure.ending);
     entry.record.error = Some(failure.reason);
-    (entry.record.back_end, entry.record.tries) = (Some(failure.back_end), failure.tries);
+    (entry.record.back_end, entry.record.tries) = (failure.back_end, failure.tries);
     let status = failure.ending.status();
     if status == StatusCode::SERVICE_UNAVAILABLE { busy() } else { plain(status) }.into()
 }

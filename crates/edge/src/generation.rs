@@ -1,13 +1,15 @@
 //! Generation: the state that one reading of the configuration decides.
 
 use std::{
+    collections::HashMap,
     hash::RandomState,
+    net::IpAddr,
     path::Path,
     sync::{Arc, PoisonError, RwLock},
 };
 
 use tiderace::{
-    KeyRing,
+    KeyRing, ProcessBudget,
     transport::ring::{RingKey, StrikeRegister},
 };
 use tokio::sync::Semaphore;
@@ -16,25 +18,30 @@ use crate::{
     acme::Challenges,
     admission::Admission,
     capture::Captures,
-    config::{Config, Route},
+    client_certificate::{ClientCertificate, ClientRing, Refused},
+    config::{self, Config, Route},
     ending::Cause,
     fallback::Fallbacks,
     files::{Files, Store},
+    forwarded::TrustedProxies,
     keys::{self, Strikes},
     masque::{Clients, Listeners, Proxy},
     memory::Memory,
-    metrics::Metrics,
+    metrics::{Metrics, ReasonLabel},
     observe::{AccessLog, Books, Logs},
     offers::Offers,
+    password::{BasicAuth, Hashing},
     path,
     policy::{Policies, arms::Arms},
     profile::profile,
+    rate::{RateKey, RateLimit},
+    resolve::{Resolve, SystemResolver},
     route::Routes,
     setup::SetupError,
     site::{Redirect, Site},
     stream_target::StreamTarget,
     tls::{self, Tls},
-    upstream::{BackEnd, Upstream},
+    upstream::{BackEnd, Surroundings, Upstream},
     worker::Workers,
 };
 
@@ -47,9 +54,13 @@ pub(crate) struct Generation {
     /// The proxy that takes plain CONNECT requests.
     pub(crate) connect: Option<Arc<Target>>,
     pub(crate) streams: Vec<Arc<StreamTarget>>,
-    pub(crate) back_ends: Vec<Arc<BackEnd>>,
+    /// Handlers of all routes.
+    targets: Vec<Arc<Target>>,
     pub(crate) log: AccessLog,
     pub(crate) policies: Policies,
+    pub(crate) trusted: TrustedProxies,
+    /// Limits for the requests of each client.
+    pub(crate) rates: HashMap<RateKey, Arc<RateLimit>>,
     pub(crate) captures: Arc<Captures>,
     /// The ring of keys, when it comes from a file.
     keys: Option<Vec<RingKey>>,
@@ -64,6 +75,9 @@ pub(crate) struct Target {
     pub(crate) name: String,
     pub(crate) handler: RouteHandler,
     pub(crate) site: Site,
+    /// Limit for the requests of each client.
+    pub(crate) rate: Option<Arc<RateLimit>>,
+    pub(crate) auth: Option<BasicAuth>,
 }
 
 /// A back end, a directory, another URL, or a proxy to targets that clients name.
@@ -103,11 +117,20 @@ pub(crate) struct PersistentState {
     pub(crate) logs: Logs,
     pub(crate) proxy_clients: Arc<Clients>,
     pub(crate) listeners: Arc<Listeners>,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) client_ring: Arc<ClientRing>,
+    /// Resolver of the names of back ends.
+    pub(crate) resolver: Arc<dyn Resolve>,
+    /// Verifications of passwords.
+    pub(crate) hashing: Arc<Hashing>,
 }
 
 impl PersistentState {
-    pub(crate) fn new() -> Result<Self, keys::KeysError> {
+    /// State of a process whose clients may hold so many bytes of memory.
+    pub(crate) fn new(memory: u64) -> Result<Self, keys::KeysError> {
         let ring = keys::own_ring()?;
+        let memory = Memory::new(memory);
+        let hashing = Hashing::new(memory.process()).ok_or(keys::KeysError::NoRandomness)?;
         Ok(Self {
             ring,
             strikes: Arc::new(Strikes::new()),
@@ -118,11 +141,21 @@ impl PersistentState {
             logs: Logs::default(),
             proxy_clients: Arc::default(),
             listeners: Arc::default(),
+            memory,
+            client_ring: Arc::default(),
+            resolver: Arc::new(SystemResolver::default()),
+            hashing: Arc::new(hashing),
         })
     }
 
     fn tls(&self) -> tls::Shared<'_> {
-        tls::Shared { ring: &self.ring, strikes: &self.strikes, captures: &self.captures, challenges: &self.challenges }
+        tls::Shared {
+            ring: &self.ring,
+            strikes: &self.strikes,
+            captures: &self.captures,
+            challenges: &self.challenges,
+            client_ring: &self.client_ring,
+        }
     }
 }
 
@@ -147,8 +180,11 @@ impl Generation {
             _ => AccessLog::open(&config.log, &persistent.logs)
                 .map_err(|source| SetupError::AccessLog { path: config.log.access.clone(), source })?,
         };
-        let mut known = before.map(|before| before.back_ends.clone()).unwrap_or_default();
+        let mut known = before.map(Self::back_ends).unwrap_or_default();
         let places = Arc::new(Semaphore::new(config.limits.back_end_requests.min(Semaphore::MAX_PERMITS)));
+        let surroundings =
+            Surroundings { workers, places: &places, ring: &persistent.ring, resolver: &persistent.resolver, metrics };
+        let rates = rates(&config, before, persistent.memory.process());
         let targets: Vec<_> = config
             .routes
             .iter()
@@ -163,39 +199,40 @@ impl Generation {
                 } else if !route.redirect.is_empty() {
                     RouteHandler::Redirect(Redirect::new(route))
                 } else if route.files.is_empty() {
-                    RouteHandler::Upstream(Upstream::new(route, &mut known, workers, &places, metrics)?)
+                    RouteHandler::Upstream(Upstream::new(route, &mut known, &surroundings)?)
                 } else {
                     RouteHandler::Files(Files::new(route, persistent.files.clone()))
                 };
                 let site = Site::new(route)?;
-                Ok((route.clone(), Arc::new(Target { route: route.clone(), name, handler, site })))
+                let rate = rates.get(&RateKey::Route(name.clone())).cloned();
+                let attempts = rates.get(&RateKey::Passwords(name.clone()));
+                let auth = match (&route.basic_auth, attempts) {
+                    (Some(auth), Some(attempts)) => {
+                        Some(BasicAuth::new(auth, attempts.clone(), persistent.hashing.clone())?)
+                    }
+                    _ => None,
+                };
+                Ok((route.clone(), Arc::new(Target { route: route.clone(), name, handler, site, rate, auth })))
             })
             .collect::<Result<_, SetupError>>()?;
-        let in_use = |back_end: &Arc<BackEnd>| {
-            targets.iter().any(|(_, target)| match &target.handler {
-                RouteHandler::Upstream(upstream) => {
-                    upstream.back_ends().iter().any(|other| Arc::ptr_eq(other, back_end))
-                }
-                RouteHandler::Files(_) | RouteHandler::Redirect(_) | RouteHandler::Proxy(_) => false,
-            })
-        };
         let connect = targets.iter().map(|(_, target)| target).find(|target| match &target.handler {
             RouteHandler::Proxy(proxy) => proxy.carries_tcp(),
             _ => false,
         });
         let connect = connect.cloned();
-        let back_ends = known.into_iter().filter(in_use).collect();
         let streams = config.streams.iter().map(|stream| Arc::new(StreamTarget::new(stream, &places))).collect();
         let policies = Policies::new(&config.policies, &profile(&config), &persistent.lots);
         Ok(Self {
             number,
             tls,
+            targets: targets.iter().map(|(_, target)| target.clone()).collect(),
             routes: Routes::new(targets),
             connect,
             streams,
-            back_ends,
             log,
             policies,
+            rates,
+            trusted: TrustedProxies::new(&config.trusted_proxies),
             captures: persistent.captures.clone(),
             keys,
             register,
@@ -204,7 +241,43 @@ impl Generation {
     }
 }
 
+/// Limits for the requests of each client. Those of `before` that are the same go on, with what they know.
+fn rates(config: &Config, before: Option<&Generation>, budget: &ProcessBudget) -> HashMap<RateKey, Arc<RateLimit>> {
+    let of_routes = config.routes.iter().flat_map(|route| {
+        let attempts = route.basic_auth.as_ref().map(|auth| &auth.attempts);
+        let attempts = attempts.map(|attempts| (RateKey::Passwords(route.name()), attempts));
+        let requests = route.rate_limit.as_ref().map(|limit| (RateKey::Route(route.name()), limit));
+        [requests, attempts].into_iter().flatten()
+    });
+    let all = of_routes.chain(config.rate_limit.as_ref().map(|limit| (RateKey::All, limit)));
+    let limit = |(key, limit): (RateKey, &config::RateLimit)| {
+        let known = before.and_then(|before| before.rates.get(&key)).filter(|known| known.is_for(limit));
+        let rate = known.cloned().unwrap_or_else(|| Arc::new(RateLimit::new(limit, budget)));
+        (key, rate)
+    };
+    all.map(limit).collect()
+}
+
 impl Generation {
+    /// The back ends of all routes, each once.
+    pub(crate) fn back_ends(&self) -> Vec<Arc<BackEnd>> {
+        let mut all: Vec<Arc<BackEnd>> = Vec::new();
+        for target in &self.targets {
+            let RouteHandler::Upstream(upstream) = &target.handler else { continue };
+            for back_end in upstream.back_ends().iter() {
+                if !all.iter().any(|other| Arc::ptr_eq(other, back_end)) {
+                    all.push(back_end.clone());
+                }
+            }
+        }
+        all
+    }
+
+    /// Connections at a time of this address. A trusted proxy brings those of many clients.
+    pub(crate) fn connections_of(&self, address: IpAddr) -> usize {
+        if self.trusted.trusts(address) { usize::MAX } else { self.config.limits.connections_per_address }
+    }
+
     /// Hands the parts that outlive the generation to their owner, from then on in use.
     fn hand_over(&self, persistent: &PersistentState) {
         if let Some(keys) = &self.keys {
@@ -227,7 +300,7 @@ impl Shared {
         Self {
             metrics,
             admission: Arc::default(),
-            memory: Memory::new(first.config.limits.memory.0),
+            memory: persistent.memory.clone(),
             persistent,
             arms: Arms::default(),
             offers: Offers::default(),
@@ -236,6 +309,26 @@ impl Shared {
             compression: Arc::default(),
             current: RwLock::new(Arc::new(first)),
         }
+    }
+
+    /// Verifies the certificates of a connection.
+    ///
+    /// # Errors
+    /// When they do not let the client in.
+    pub(crate) fn verify_client(
+        &self,
+        generation: &Generation,
+        chain: &[&[u8]],
+    ) -> Result<Option<Arc<ClientCertificate>>, Refused> {
+        let Some(clients) = &generation.tls.clients else { return Ok(None) };
+        let checked = clients.check(chain);
+        let reason = match &checked {
+            Ok(Some(_)) => "verified",
+            Ok(None) => "none",
+            Err(refused) => refused.word(),
+        };
+        self.metrics.client_certificates.get_or_create(&ReasonLabel { reason }).inc();
+        checked
     }
 
     /// Books in which requests are entered.

@@ -34,6 +34,11 @@ fn left(address: IpAddr) -> u128 {
 }
 
 impl Network {
+    /// Returns whether all addresses of a family are in the network.
+    pub(crate) fn is_everybody(&self) -> bool {
+        self.bits == 0
+    }
+
     /// Returns whether the address, which may be an IPv4-mapped IPv6 address, is in the network.
     pub(crate) fn has(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();

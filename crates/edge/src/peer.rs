@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc};
 use http::HeaderValue;
 use tiderace::ConnectionBudget;
 
-use crate::{ending::Cause, policy::PolicyProgress};
+use crate::{client_certificate::ClientCertificate, ending::Cause, policy::PolicyProgress};
 
 /// Client of a request: address, protocol, connection.
 #[derive(Clone)]
@@ -13,6 +13,10 @@ pub(crate) struct Peer {
     /// The last address at which the client has shown that it receives. For a request in early data it may be the one that the
     /// first packet claimed to come from: back ends see `early-data` beside it.
     pub(crate) remote: SocketAddr,
+    /// The trusted proxy that named the client. `remote` is then the address that it named.
+    pub(crate) proxy: Option<SocketAddr>,
+    /// The certificate that the client has shown on its connection.
+    pub(crate) certificate: Option<Arc<ClientCertificate>>,
     pub(crate) protocol: &'static str,
     /// `alt-svc` for those that came over TCP.
     pub(crate) alt_svc: Option<HeaderValue>,
@@ -26,4 +30,19 @@ pub(crate) struct Peer {
     pub(crate) memory: ConnectionBudget,
     /// Reason why this end closes the connection, once it does; QUIC has its own.
     pub(crate) cause: Cause,
+}
+
+impl Peer {
+    /// Returns whether the client has shown that it receives at its address.
+    pub(crate) fn is_validated(&self) -> bool {
+        !self.early || self.quic.as_ref().is_none_or(|quic| quic.has_validated_address() == Some(true))
+    }
+
+    /// Waits until the address is validated. Returns whether the connection lives.
+    pub(crate) async fn validated(&self) -> bool {
+        match &self.quic {
+            Some(quic) if !self.is_validated() => quic.established().await.is_ok(),
+            _ => true,
+        }
+    }
 }

@@ -26,7 +26,7 @@ use crate::{
     keys::KeysError,
     listen::{Listener, PlainListener, check_unshared},
     memory,
-    metrics::{FormLabels, Metrics, ReasonLabel, SourceLabel},
+    metrics::{CertificateLabel, FormLabels, LimitLabel, Metrics, ReasonLabel, SourceLabel},
     observe::Logs,
     setup::SetupError,
     tls,
@@ -134,9 +134,12 @@ impl Process {
     /// When the configuration is wrong, or something that it asks for does not work.
     pub fn start(file: &Path) -> Result<Arc<Self>, ProcessError> {
         let config = config::load(file)?;
+        for warning in config::certificates(&config) {
+            tracing::warn!("{}", warning.message);
+        }
         let workers = Workers::start(config.workers).map_err(ProcessError::Workers)?;
         let metrics = Arc::new(Metrics::default());
-        let persistent = PersistentState::new()?;
+        let persistent = PersistentState::new(config.limits.memory.0)?;
         let first = Generation::build(config, 1, None, &persistent, &workers, &metrics)?;
         let config = first.config.clone();
         let shared = Arc::new(Shared::new(first, metrics, persistent));
@@ -265,15 +268,25 @@ impl Process {
     pub fn status(&self) -> Value {
         let generation = self.shared.current();
         let back_ends: Vec<Value> = generation
-            .back_ends
+            .back_ends()
             .iter()
             .map(|back_end| {
                 json!({
                     "to": back_end.name(),
                     "well": back_end.is_well(),
+                    "requests": back_end.in_flight(),
                     "protocol": back_end.protocol(),
                     "tls": back_end.is_tls(),
                 })
+            })
+            .collect();
+        let certificates: Vec<Value> = generation
+            .tls
+            .ends
+            .iter()
+            .map(|(certificate, end)| {
+                let days = (*end - crate::keys::now().cast_signed()) as f64 / 86_400.0;
+                json!({"certificate": certificate, "days": (days * 10.0).round() / 10.0})
             })
             .collect();
         json!({
@@ -281,9 +294,14 @@ impl Process {
             "config": self.file.display().to_string(),
             "uptime_s": self.started.elapsed().as_secs(),
             "listen": self.addresses().iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "metrics": self.metrics_address.get().map(ToString::to_string),
             "redirect_from": self.redirecting().iter().map(ToString::to_string).collect::<Vec<_>>(),
             "workers": self.workers.count(),
             "connections": self.shared.admission.total(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "requests": self.shared.metrics.requests.open(),
+            "memory": {"held": self.shared.memory.process().held(), "limit": self.shared.memory.process().limit()},
+            "certificates": certificates,
             "back_ends": back_ends,
             // Numbers and times, and no secret.
             "keys": self.shared.persistent.ring.keys().iter()
@@ -372,6 +390,18 @@ impl Process {
         let memory = self.shared.memory.process();
         for (reason, bytes) in [("held", memory.held()), ("limit", memory.limit())] {
             metrics.memory.bytes.get_or_create(&ReasonLabel { reason }).set(bytes as f64);
+        }
+        metrics.process.refresh();
+        let generation = self.shared.current();
+        metrics.certificate_days.clear();
+        for (certificate, end) in &generation.tls.ends {
+            let days = (*end - crate::keys::now().cast_signed()) as f64 / 86_400.0;
+            metrics.certificate_days.get_or_create(&CertificateLabel { certificate: certificate.clone() }).set(days);
+        }
+        metrics.requests.rate_limit_clients.clear();
+        for (key, limit) in &generation.rates {
+            let clients = i64::try_from(limit.clients()).unwrap_or(i64::MAX);
+            metrics.requests.rate_limit_clients.get_or_create(&LimitLabel { limit: key.label() }).set(clients);
         }
         let newest = self.shared.persistent.ring.keys().iter().map(|key| key.id).max().unwrap_or(0);
         metrics.ring_key.set(newest.into());

@@ -8,6 +8,7 @@ use crate::{
     access::TokensError,
     certificate::CertificateError,
     keys::{KeysError, RegisterError},
+    password::PasswordsError,
     trust::RootsError,
 };
 
@@ -58,6 +59,9 @@ pub enum SetupError {
     /// Unusable file of a proxy's tokens.
     #[error("{0}")]
     Tokens(#[from] TokensError),
+    /// Unusable file of passwords.
+    #[error("{0}")]
+    Passwords(#[from] PasswordsError),
     /// Unusable URI template of a proxy.
     #[error("{0}")]
     Template(#[from] TemplateError),

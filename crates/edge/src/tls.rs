@@ -1,20 +1,30 @@
 //! Certificates from files, chosen by server name, and the two TLS configurations that show them.
 
-use std::{collections::HashMap, path::Path, sync::Arc, time::SystemTime};
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+    path::Path,
+    sync::Arc,
+    time::SystemTime,
+};
 
 use rustls::{
     ServerConfig,
-    server::{ClientHello, ResolvesServerCert, StoresServerSessions},
+    server::{Acceptor, ClientHello, ResolvesServerCert, StoresServerSessions},
     sign::CertifiedKey,
 };
 use tiderace::{KeyRing, RustlsServer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, server::TlsStream};
 
 use crate::{
     acme::{self, Challenges},
     capture::{CaptureKeyLog, Captures},
-    certificate::{CertificateError, provider, read},
+    certificate::{CertificateError, end, provider, read},
+    client_certificate::{ClientRing, ClientVerification},
     config::Config,
     keys::{self, Strikes},
+    setup::SetupError,
 };
 
 /// Certificates by server name.
@@ -53,12 +63,18 @@ pub(crate) struct Shared<'a> {
     pub(crate) strikes: &'a Arc<Strikes>,
     pub(crate) captures: &'a Arc<Captures>,
     pub(crate) challenges: &'a Arc<Challenges>,
+    pub(crate) client_ring: &'a ClientRing,
 }
 
 /// Both configurations of a generation.
 pub(crate) struct Tls {
     pub(crate) tcp: Arc<ServerConfig>,
+    /// For the looks of an authority, which has no certificate of a client.
+    look: Option<Arc<ServerConfig>>,
+    pub(crate) clients: Option<ClientVerification>,
     pub(crate) quic: RustlsServer,
+    /// Ends of the certificates, in seconds since 1970, by file or `acme`.
+    pub(crate) ends: BTreeMap<String, i64>,
 }
 
 /// No session is kept: tickets have it all.
@@ -82,13 +98,18 @@ impl StoresServerSessions for NoSessionStorage {
 
 impl Tls {
     /// Reads all certificates of a configuration.
-    pub(crate) fn load(config: &Config, shared: &Shared<'_>) -> Result<Self, CertificateError> {
+    pub(crate) fn load(config: &Config, shared: &Shared<'_>) -> Result<Self, SetupError> {
         let mut names = Names { challenges: shared.challenges.clone(), ..Names::default() };
+        let mut ends = BTreeMap::new();
+        let mut note = |name: &str, key: &CertifiedKey| ends.extend(end(key).map(|end| (name.to_owned(), end)));
         if !config.certificate.is_empty() {
-            names.otherwise = Some(Arc::new(read(Path::new(&config.certificate), Path::new(&config.key))?));
+            let key = Arc::new(read(Path::new(&config.certificate), Path::new(&config.key))?);
+            note(&config.certificate, &key);
+            names.otherwise = Some(key);
         }
         for certificate in &config.certificates {
             let key = Arc::new(read(Path::new(&certificate.certificate), Path::new(&certificate.key))?);
+            note(&certificate.certificate, &key);
             for name in &certificate.name.0 {
                 match name.strip_prefix("*.") {
                     Some(parent) => names.wild.insert(parent.to_ascii_lowercase(), key.clone()),
@@ -97,6 +118,7 @@ impl Tls {
             }
         }
         if let Some(key) = shared.challenges.certificate(&config.acme) {
+            note("acme", &key);
             for name in &config.acme.names.0 {
                 // Somebody who names a file for it means that.
                 names.exact.entry(name.to_ascii_lowercase()).or_insert_with(|| key.clone());
@@ -105,26 +127,47 @@ impl Tls {
         }
         let names = Arc::new(names);
         let refused = |error: rustls::Error| CertificateError::Refused(error.to_string());
-        let mut tcp = ServerConfig::builder_with_provider(provider().clone())
+        let builder = ServerConfig::builder_with_provider(provider().clone())
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
-            .map_err(refused)?
-            .with_no_client_auth()
-            .with_cert_resolver(names.clone());
+            .map_err(refused)?;
+        let clients = config.client_certificates.as_ref().map(ClientVerification::load).transpose()?;
+        let mut look = None;
+        let mut tcp = match &clients {
+            None => builder.with_no_client_auth().with_cert_resolver(names.clone()),
+            Some(clients) => {
+                if !config.acme.names.0.is_empty() {
+                    let mut alone = builder.clone().with_no_client_auth().with_cert_resolver(names.clone());
+                    alone.alpn_protocols = vec![acme::ALPN.to_vec()];
+                    alone.session_storage = Arc::new(NoSessionStorage);
+                    alone.send_tls13_tickets = 0;
+                    look = Some(Arc::new(alone));
+                }
+                builder.with_client_cert_verifier(clients.verifier.clone()).with_cert_resolver(names.clone())
+            }
+        };
+        // A session without a certificate, or under other roots, is not resumed.
+        let ring = match &clients {
+            None => shared.ring.clone(),
+            Some(clients) => shared.client_ring.of(clients)?,
+        };
         tcp.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let qmux = config.streams.iter().flat_map(|stream| &stream.qmux.0);
         tcp.alpn_protocols.extend(qmux.map(|alpn| alpn.as_bytes().to_vec()));
         if !config.acme.names.0.is_empty() {
             tcp.alpn_protocols.push(acme::ALPN.to_vec());
         }
-        tcp.ticketer = Arc::new(keys::TcpTickets(shared.ring.clone()));
+        tcp.ticketer = Arc::new(keys::TcpTickets(ring.clone()));
         tcp.session_storage = Arc::new(NoSessionStorage);
         let settings = h3_quic::server::Options { max_fields: config.limits.fields.0, ..Default::default() };
         let mut quic = RustlsServer::builder()
             .certificates(names)
-            .ring(shared.ring.clone())
+            .ring(ring)
             .strike_register(shared.strikes.clone())
             .early_data(config.transport.early_data)
             .early_data_state(h3_quic::server::early_data_state(&settings));
+        if let Some(clients) = &clients {
+            quic = quic.client_roots(clients.roots.clone(), clients.is_required);
+        }
         if config.capture.enabled {
             quic = quic.key_log(Arc::new(CaptureKeyLog(shared.captures.clone())));
         }
@@ -136,14 +179,27 @@ impl Tls {
             quic = quic.alpn(alpn.as_bytes());
         }
         let quic = quic.build().map_err(|error| CertificateError::Refused(error.to_string()))?;
-        Ok(Self { tcp: Arc::new(tcp), quic })
+        Ok(Self { tcp: Arc::new(tcp), look, clients, quic, ends })
     }
 }
 
-/// Modification times of a configuration's files, the ring of keys included, to notice later changes.
+impl Tls {
+    /// Accepts a connection over TCP.
+    pub(crate) async fn accept<IO: AsyncRead + AsyncWrite + Unpin>(&self, stream: IO) -> io::Result<TlsStream<IO>> {
+        let Some(look) = &self.look else { return TlsAcceptor::from(self.tcp.clone()).accept(stream).await };
+        let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+        let config = if Challenges::is_look(&begun.client_hello()) { look } else { &self.tcp };
+        begun.into_stream(config.clone()).await
+    }
+}
+
+/// Modification times of a configuration's files, the ring of keys and users included, to notice later changes.
 pub(crate) fn changed(config: &Config) -> Vec<Option<SystemTime>> {
     let own = [config.certificate.as_str(), config.key.as_str(), config.keys.file.as_str()];
     let others = config.certificates.iter().flat_map(|c| [c.certificate.as_str(), c.key.as_str()]);
+    let users = config.routes.iter().filter_map(|route| Some(route.basic_auth.as_ref()?.users.as_str()));
+    let roots = config.client_certificates.as_ref().map(|clients| clients.roots.as_str());
+    let others = others.chain(users).chain(roots);
     let time = |path: &str| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
     let stored = acme::file(&config.acme).map(|file| file.to_string_lossy().into_owned());
     let mut times: Vec<_> = own.into_iter().chain(others).filter(|path| !path.is_empty()).map(time).collect();

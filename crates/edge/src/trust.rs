@@ -84,7 +84,7 @@ impl Trust {
 }
 
 /// Reads roots; the error is in the words of the parser.
-fn store(pem: &[u8]) -> Result<RootCertStore, String> {
+pub(crate) fn store(pem: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
         let certificate = certificate.map_err(|error| error.to_string())?;

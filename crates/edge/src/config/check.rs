@@ -10,7 +10,7 @@ use http::Uri;
 use tiderace::transport::{ack_frequency::AckFrequency, fec::FecPolicy};
 
 use super::{
-    Acme, BackEndTls, Config, Many, Policy, Protocol, Route, Stream, proxy,
+    Acme, BackEndTls, Balance, Config, Many, Policy, Protocol, Route, Stream, clients, examine, proxy,
     read::{
         ConfigCause, Fault,
         Step::{Key, Number},
@@ -29,6 +29,10 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         address(text).map_err(|message| {
             Fault::new(&[Key("listen")], message).hint("`[::]:443` is every address of this machine, IPv4 included")
         })?;
+    }
+    if let Some(text) = repeated(&config.listen).or_else(|| repeated(&config.redirect_from)) {
+        let key = if config.listen.0.contains(text) { "listen" } else { "redirect-from" };
+        return Err(Fault::new(&[Key(key)], format!("`{text}` is there twice")).hint("name each address once"));
     }
     for text in &config.redirect_from.0 {
         let at = [Key("redirect-from")];
@@ -81,6 +85,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         return Err(Fault::new(&[Key("capture"), Key("enabled")], "nobody could ask for a capture")
             .hint("[admin] with socket = \"edge.sock\""));
     }
+    clients::check(config)?;
     let limits = &config.limits;
     if limits.connections == 0 || limits.requests_per_connection == 0 || limits.back_end_requests == 0 {
         return Err(Fault::new(&[Key("limits")], "a limit of 0 serves nobody; expected at least 1"));
@@ -199,6 +204,15 @@ fn check_policy(number: usize, policy: &Policy, config: &Config) -> Result<(), F
     Ok(())
 }
 
+/// An address with a port that is in a list twice.
+fn repeated(list: &Many) -> Option<&String> {
+    let is_known = |number: usize, text: &str| {
+        let parsed = address(text);
+        parsed.as_ref().is_ok_and(|at| at.port() != 0) && list.0[..number].iter().any(|other| address(other) == parsed)
+    };
+    list.0.iter().enumerate().find(|(number, text)| is_known(*number, text)).map(|(_, text)| text)
+}
+
 fn overlap(a: &Many, b: &Many) -> bool {
     a.0.iter().any(|name| b.0.contains(name))
 }
@@ -232,6 +246,7 @@ fn check_route(number: usize, route: &Route) -> Result<(), Fault> {
             return Err(Fault::new(&at(second), format!("expected either `{first}` or `{second}`, found both")));
         }
     }
+    clients::check_route(number, route)?;
     site::check(number, route)?;
     if let Some(config) = &route.proxy {
         return proxy::check(number, route, config);
@@ -245,6 +260,7 @@ fn check_route(number: usize, route: &Route) -> Result<(), Fault> {
                 .hint("http://127.0.0.1:8080, h2c://127.0.0.1:8080 for HTTP/2, or https://app.internal:8443")
         })?;
     }
+    check_balance(number, route)?;
     // RFC 9110 §7.8
     let is_token = |name: &str| http::HeaderName::from_bytes(name.as_bytes()).is_ok();
     if let Some(name) = route.tunnels.0.iter().find(|name| !is_token(name)) {
@@ -269,6 +285,37 @@ fn check_route(number: usize, route: &Route) -> Result<(), Fault> {
     }
     if route.health.is_some() && route.to.0.is_empty() {
         return Err(Fault::new(&at("health"), "expected `to`: a directory has no health"));
+    }
+    Ok(())
+}
+
+/// Checks how a route chooses among its back ends.
+fn check_balance(number: usize, route: &Route) -> Result<(), Fault> {
+    let at = |key| [Key("route"), Number(number), Key(key)];
+    let given = [
+        ("balance", route.balance != Balance::default()),
+        ("sticky", route.sticky.is_some()),
+        ("refresh", route.refresh.is_some()),
+    ];
+    if let Some((key, _)) = given.iter().find(|(_, given)| *given && route.to.0.is_empty()) {
+        return Err(Fault::new(&at(key), "expected `to`: it is about back ends"));
+    }
+    if let Some(every) = route.refresh {
+        if every.0 < std::time::Duration::from_secs(1) {
+            return Err(Fault::new(&at("refresh"), "expected at least 1 s").hint("refresh = \"30 s\""));
+        }
+        if !route.to.0.iter().any(|to| crate::upstream::names::name_of(to).is_some()) {
+            return Err(Fault::new(&at("refresh"), "`to` has no name that could be looked up"));
+        }
+    }
+    let Some(sticky) = &route.sticky else { return Ok(()) };
+    let cookie = [Key("route"), Number(number), Key("sticky"), Key("cookie")];
+    if http::HeaderName::from_bytes(sticky.cookie.as_bytes()).is_err() {
+        return Err(Fault::new(&cookie, format!("`{}` is no name of a cookie", sticky.cookie)));
+    }
+    // RFC 6265bis: browsers take such a cookie for the whole host only.
+    if sticky.cookie.starts_with("__Host-") && !route.path.trim_end_matches('/').is_empty() {
+        return Err(Fault::new(&cookie, "`__Host-` is for cookies of the path `/`, and the route has another"));
     }
     Ok(())
 }
@@ -366,6 +413,7 @@ fn names(names: &Many, at: &[super::read::Step]) -> Result<(), Fault> {
 impl Config {
     /// Makes paths in the file relative to its directory.
     pub(super) fn resolve(&mut self, directory: &Path) {
+        let clients = self.client_certificates.as_mut().map(|clients| &mut clients.roots);
         let certificates = self.certificates.iter_mut().flat_map(|c| [&mut c.certificate, &mut c.key]);
         let own = [
             &mut self.certificate,
@@ -376,11 +424,12 @@ impl Config {
             &mut self.acme.folder,
             &mut self.acme.roots,
         ];
-        let paths = own.into_iter().chain(certificates);
+        let paths = own.into_iter().chain(certificates).chain(clients);
         let files = self.routes.iter_mut().flat_map(|route| {
             let tokens = route.proxy.as_mut().map(|proxy| &mut proxy.tokens);
             let pages = route.error_pages.values_mut();
-            [&mut route.files, &mut route.tls.roots].into_iter().chain(tokens).chain(pages)
+            let users = route.basic_auth.as_mut().map(|auth| &mut auth.users);
+            [&mut route.files, &mut route.tls.roots].into_iter().chain(tokens).chain(users).chain(pages)
         });
         for path in paths.chain(files).filter(|path| !path.is_empty()) {
             *path = directory.join(&*path).to_string_lossy().into_owned();
@@ -388,6 +437,23 @@ impl Config {
         if !["-", "off"].contains(&self.log.access.as_str()) {
             self.log.access = directory.join(&self.log.access).to_string_lossy().into_owned();
         }
+    }
+
+    /// Back ends that are the gateway itself, as far as addresses tell.
+    fn check_loops(&self) -> Result<(), Fault> {
+        for (number, route) in self.routes.iter().enumerate() {
+            for to in &route.to.0 {
+                let Ok((protocol, authority)) = back_end(to) else { continue };
+                let port = authority.port_u16().unwrap_or(if protocol == Protocol::Tls { 443 } else { 80 });
+                let Ok(ip) = authority.host().trim_start_matches('[').trim_end_matches(']').parse() else { continue };
+                if examine::is_gateway(self, SocketAddr::new(ip, port)) {
+                    let at = [Key("route"), Number(number), Key("to")];
+                    return Err(Fault::new(&at, format!("`{to}` is the gateway itself"))
+                        .hint("a request would go round until its time is over; name the port of the back end"));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Certificates and keys that belong together and can be read, directories that exist.
@@ -422,7 +488,9 @@ impl Config {
             crate::trust::Trust::read(&route.tls.roots)
                 .map_err(|error| roots(&[Key("route"), Number(number), Key("tls")], error))?;
         }
+        self.check_loops()?;
         proxy::check_files(&self.routes)?;
+        clients::check_files(self)?;
         site::check_files(&self.routes)?;
         for (number, route) in self.routes.iter().enumerate().filter(|(_, route)| !route.files.is_empty()) {
             if !PathBuf::from(&route.files).is_dir() {

@@ -1,14 +1,17 @@
 //! The configuration file: what may stand in it, and what is wrong with it.
 //!
 //! `section` declares, `human` has the values, `read` goes from text to [`Config`] and says where it stumbles, `check` finds what
-//! only shows in combination, `proxy` does both for the proxy of a route and `site` for what a site does with its answers, `reference`
-//! prints the page of documentation.
+//! only shows in combination, `clients` has what concerns clients, `examine` what only shows on a machine, `proxy` does both for the proxy of a route and `site` for what a site does with its answers, `reference`
+//! prints the page of documentation and `schema` what other programs read.
 
 mod check;
+mod clients;
+mod examine;
 mod human;
 mod proxy;
 mod read;
 pub mod reference;
+mod schema;
 mod section;
 mod site;
 
@@ -16,11 +19,16 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::examine::certificates;
+use self::read::ResolvedConfig;
 use self::section::section;
 pub use self::{
+    clients::{BasicAuth, ClientCertificates, Cors, ForwardedField, RateLimit, TrustedProxies},
+    examine::{Examination, Examined, examine},
     human::{Many, Part, Size, Span},
     proxy::Proxy,
     read::{ConfigCause, ConfigError, load, parse},
+    schema::schema,
     site::{Compression, HeaderRules},
 };
 pub(crate) use check::{address, back_end, host_port};
@@ -46,6 +54,8 @@ section! {
         certificates: Vec<Certificate> = Vec::new(),
         /// Certificates from an authority.
         acme: Acme = Acme::default(),
+        /// Certificates of clients (mutual TLS).
+        client_certificates: Option<ClientCertificates> = None,
         /// HTTP/3.
         http3: Http3 = Http3::default(),
         /// Settings of QUIC.
@@ -55,6 +65,10 @@ section! {
         policies: Vec<Policy> = Vec::new(),
         /// Static files.
         files: Files = Files::default(),
+        /// Proxies in front of the gateway that are believed when they name the client.
+        trusted_proxies: TrustedProxies = TrustedProxies::default(),
+        /// Requests of each client, to all routes together.
+        rate_limit: Option<RateLimit> = None,
         /// Limits.
         limits: Limits = Limits::default(),
         /// Keys and registers that several gateways share so that a client may return to any of them.
@@ -303,6 +317,14 @@ section! {
         /// Back ends: `http://host:port` for HTTP/1.1, `h2c://host:port` for HTTP/2 without TLS, `https://host:port` for either
         /// over TLS, by what the back end chooses. One or a list.
         to: Many = Many::default(),
+        /// Choice among several back ends that are well: `round-robin`, or `least-connections` for the one with the fewest requests.
+        balance: Balance = Balance::RoundRobin,
+        /// Keeps the requests of a client at one back end.
+        sticky: Option<Sticky> = None,
+        /// Time after which names in `to` are looked up again, as in `30 s`. Each address of a name is then a back end of its own; one that
+        /// stays keeps its connections, and a look-up that fails changes nothing. None: a name is one back end, looked up for each
+        /// connection.
+        refresh: Option<Span> = None,
         /// A directory whose files are served.
         files: String = String::new(),
         /// A URL, or a path of the same host, to which clients are redirected. `{path}` stands for the path and query of the request
@@ -354,6 +376,15 @@ section! {
         tls: BackEndTls = BackEndTls::default(),
         /// Asks back ends how they are.
         health: Option<Health> = None,
+        /// Requests of each client to this route.
+        rate_limit: Option<RateLimit> = None,
+        /// Names and passwords without which nobody is served.
+        basic_auth: Option<BasicAuth> = None,
+        /// Serve only clients that have shown a certificate; others get 403. Needs `[client-certificates]`. Requests in early data wait
+        /// for the end of the handshake.
+        client_certificate: bool = false,
+        /// Scripts of other sites that may read the responses.
+        cors: Option<Cors> = None,
         /// Compresses content.
         compression: Option<Compression> = None,
         /// Header fields of requests on their way to a back end.
@@ -372,6 +403,19 @@ impl Route {
     /// Name in logs, metrics and policies.
     pub(crate) fn name(&self) -> String {
         format!("{}{}", self.host.0.first().map_or("*", String::as_str), self.path)
+    }
+}
+
+section! {
+    /// `[route.sticky]`: a cookie that keeps a client at its back end for as long as that is well. It has a code and no address. Gateways
+    /// with the same `keys.file` understand each other's.
+    pub struct Sticky {
+        /// Name of the cookie.
+        cookie: String = "edge-back-end".to_owned(),
+        /// Time for which browsers keep it; none until they end.
+        max_age: Option<Span> = None,
+        /// Requests from other sites that have it: `strict` for none, `lax` for links, `none` for all.
+        same_site: SameSite = SameSite::Lax,
     }
 }
 
@@ -427,6 +471,30 @@ section! {
         /// A connection to the back end has to be there within this time.
         connect_timeout: Span = Span::secs(5),
     }
+}
+
+/// Choice among back ends that are well.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Balance {
+    /// One after the other.
+    #[default]
+    RoundRobin,
+    /// The one with the fewest requests.
+    LeastConnections,
+}
+
+/// Requests from other sites that have a cookie (`SameSite`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SameSite {
+    /// None.
+    Strict,
+    /// Those by which a user follows a link.
+    #[default]
+    Lax,
+    /// All.
+    None,
 }
 
 /// Format of the access log.

@@ -8,7 +8,12 @@ use toml::{
 };
 
 use super::{Config, check};
-use crate::{access::TokensError, certificate::CertificateError, keys::KeysError, trust::RootsError};
+use crate::{
+    access::TokensError, certificate::CertificateError, keys::KeysError, password::PasswordsError, trust::RootsError,
+};
+
+/// Advice where there is none that is closer.
+const REFERENCE: &str = "`tiderace edge reference` prints every setting with its meaning";
 
 /// A configuration that cannot be used. Prints as one line; [`ConfigError::hint`] belongs on the next.
 ///
@@ -55,6 +60,10 @@ pub enum ConfigCause {
     Roots(Arc<RootsError>),
     /// Unusable file of a proxy's tokens.
     Tokens(Arc<TokensError>),
+    /// Unusable file of passwords.
+    Passwords(Arc<PasswordsError>),
+    /// Address that cannot be served.
+    Address(io::ErrorKind),
     /// No directory where files are to be served from.
     NoDirectory,
 }
@@ -73,7 +82,8 @@ impl Error for ConfigError {
             ConfigCause::Keys(error) => Some(&**error),
             ConfigCause::Roots(error) => Some(&**error),
             ConfigCause::Tokens(error) => Some(&**error),
-            ConfigCause::Syntax | ConfigCause::Value | ConfigCause::NoDirectory => None,
+            ConfigCause::Passwords(error) => Some(&**error),
+            ConfigCause::Syntax | ConfigCause::Value | ConfigCause::Address(_) | ConfigCause::NoDirectory => None,
         }
     }
 }
@@ -118,11 +128,29 @@ impl Fault {
     }
 }
 
+/// A configuration with the text that it comes from, which tells the places of faults.
+pub(super) struct ResolvedConfig {
+    pub(super) config: Config,
+    text: String,
+    name: String,
+}
+
+impl ResolvedConfig {
+    pub(super) fn locate(&self, fault: Fault) -> ConfigError {
+        locate(&self.text, &self.name, fault)
+    }
+}
+
 /// Reads and checks a file. Paths in it are relative to its directory.
 ///
 /// # Errors
 /// When it cannot be read, or says something that cannot be.
 pub fn load(file: &Path) -> Result<Config, ConfigError> {
+    load_text(file).map(|read| read.config)
+}
+
+/// As [`load`], with the text.
+pub(super) fn load_text(file: &Path) -> Result<ResolvedConfig, ConfigError> {
     let name = file.display().to_string();
     let text = std::fs::read_to_string(file).map_err(|error| ConfigError {
         file: name.clone(),
@@ -136,7 +164,7 @@ pub fn load(file: &Path) -> Result<Config, ConfigError> {
     let directory = file.parent().unwrap_or_else(|| Path::new("."));
     config.resolve(directory);
     config.check_files().map_err(|fault| locate(&text, &name, fault))?;
-    Ok(config)
+    Ok(ResolvedConfig { config, text, name })
 }
 
 /// Reads a configuration from `text` and checks everything that needs no file.
@@ -156,7 +184,7 @@ fn locate(text: &str, file: &str, fault: Fault) -> ConfigError {
         line,
         field: Some(display(&fault.path)),
         message: fault.message,
-        hint: fault.hint,
+        hint: fault.hint.or_else(|| Some(REFERENCE.to_owned())),
         cause: fault.cause,
     }
 }
@@ -181,7 +209,7 @@ fn explain(text: &str, file: &str, error: &toml::de::Error) -> ConfigError {
     let message = error.message().trim().replace('\n', ", ");
     let line = error.span().map(|span| line_of(text, span.start));
     let field = error.span().and_then(|span| key_at(text, &span));
-    let hint = suggestion(&message);
+    let hint = suggestion(&message).or_else(|| Some(REFERENCE.to_owned()));
     ConfigError { file: file.to_owned(), line, field, message, hint, cause: ConfigCause::Syntax }
 }
 

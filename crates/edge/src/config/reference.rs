@@ -5,8 +5,10 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::{
-    Acme, Admin, BackEndTls, Capture, Certificate, Compression, Config, Files, HeaderRules, Health, Http3, Keys,
-    Limits, Log, Metrics, Policy, Proxy, Route, Stream, Transport, section::Section,
+    Acme, Admin, BackEndTls, BasicAuth, Capture, Certificate, ClientCertificates, Compression, Config, Cors, Files,
+    HeaderRules, Health, Http3, Keys, Limits, Log, Metrics, Policy, Proxy, RateLimit, Route, Sticky, Stream, Transport,
+    TrustedProxies,
+    section::{Section, file_name},
 };
 
 /// The page, as Markdown.
@@ -19,10 +21,13 @@ pub fn markdown() -> String {
     section::<Config>(&mut page, "The file");
     section::<Certificate>(&mut page, "[[certificate-for]]");
     section::<Acme>(&mut page, "[acme]");
+    section::<ClientCertificates>(&mut page, "[client-certificates]");
     section::<Http3>(&mut page, "[http3]");
     section::<Transport>(&mut page, "[transport]");
     section::<Policy>(&mut page, "[[policy]]");
     section::<Files>(&mut page, "[files]");
+    section::<TrustedProxies>(&mut page, "[trusted-proxies]");
+    section::<RateLimit>(&mut page, "[rate-limit], [route.rate-limit]");
     section::<Limits>(&mut page, "[limits]");
     section::<Keys>(&mut page, "[keys]");
     section::<Log>(&mut page, "[log]");
@@ -31,9 +36,12 @@ pub fn markdown() -> String {
     section::<Metrics>(&mut page, "[metrics]");
     section::<Route>(&mut page, "[[route]]");
     section::<Proxy>(&mut page, "[route.proxy]");
+    section::<Sticky>(&mut page, "[route.sticky]");
     section::<BackEndTls>(&mut page, "[route.tls]");
     section::<Health>(&mut page, "[route.health]");
     section::<Compression>(&mut page, "[route.compression]");
+    section::<BasicAuth>(&mut page, "[route.basic-auth]");
+    section::<Cors>(&mut page, "[route.cors]");
     section::<HeaderRules>(&mut page, "[route.request-headers], [route.response-headers]");
     section::<Stream>(&mut page, "[[stream]]");
     page
@@ -43,16 +51,9 @@ fn section<S: Section + Default + Serialize>(page: &mut String, title: &str) {
     let defaults = toml::Value::try_from(S::default()).expect("defaults can be written");
     let about: Vec<&str> = S::ABOUT.iter().map(|line| line.trim()).collect();
     let _ = write!(page, "\n## {title}\n\n{}\n\n| name | default | meaning |\n|---|---|---|\n", about.join(" "));
-    for (field, doc) in S::FIELDS {
-        let doc: Vec<&str> = doc.iter().map(|line| line.trim()).collect();
-        // Four fields have another name in the file than in the code: lists of tables are written in the singular.
-        let name = match *field {
-            "certificates" => "certificate-for".to_owned(),
-            "policies" => "policy".to_owned(),
-            "routes" => "route".to_owned(),
-            "streams" => "stream".to_owned(),
-            other => other.replace('_', "-"),
-        };
+    for field in S::FIELDS {
+        let doc: Vec<&str> = field.doc.iter().map(|line| line.trim()).collect();
+        let name = file_name(field.name);
         let default = match defaults.get(&name) {
             Some(toml::Value::Table(table)) if table.is_empty() => "none".to_owned(),
             Some(toml::Value::Table(_)) => "see below".to_owned(),

@@ -4,8 +4,29 @@
 pub(super) trait Section {
     /// Purpose, line by line.
     const ABOUT: &'static [&'static str];
-    /// Fields: name in Rust, documentation.
-    const FIELDS: &'static [(&'static str, &'static [&'static str])];
+    /// Fields in their order.
+    const FIELDS: &'static [Field];
+}
+
+/// A field of a section.
+pub(super) struct Field {
+    /// Name in Rust.
+    pub(super) name: &'static str,
+    /// Documentation, line by line.
+    pub(super) doc: &'static [&'static str],
+    /// JSON Schema of its type.
+    pub(super) schema: fn() -> serde_json::Value,
+}
+
+/// Name in the file of a field with this name in Rust. Lists of tables are written in the singular.
+pub(super) fn file_name(field: &str) -> String {
+    match field {
+        "certificates" => "certificate-for".to_owned(),
+        "policies" => "policy".to_owned(),
+        "routes" => "route".to_owned(),
+        "streams" => "stream".to_owned(),
+        other => other.replace('_', "-"),
+    }
 }
 
 /// Declares a section. Names are written with dashes in the file; every field has a default.
@@ -31,8 +52,11 @@ macro_rules! section {
 
         impl $crate::config::section::Section for $name {
             const ABOUT: &'static [&'static str] = &[$($about),+];
-            const FIELDS: &'static [(&'static str, &'static [&'static str])] =
-                &[$((stringify!($field), &[$($doc),+])),+];
+            const FIELDS: &'static [$crate::config::section::Field] = &[$($crate::config::section::Field {
+                name: stringify!($field),
+                doc: &[$($doc),+],
+                schema: <$ty as $crate::config::schema::Described>::schema,
+            }),+];
         }
     };
 }

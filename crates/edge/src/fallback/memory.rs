@@ -28,7 +28,13 @@ impl<T: Copy> Generations<T> {
         self.young.insert(client, entry);
     }
 
-    #[cfg(test)]
+    /// Bytes that both tables take.
+    pub(crate) fn bytes(&self) -> u64 {
+        // A table has room for an eighth more than it takes, and a byte beside each entry.
+        let entries = (self.young.capacity() + self.old.capacity()) as u64;
+        entries * 8 / 7 * (size_of::<(u128, T)>() as u64 + 1)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.young.len() + self.old.len()
     }

@@ -50,7 +50,7 @@ async fn accept(listener: TcpListener, port: u16, shared: Arc<Shared>) {
         };
         let generation = shared.current();
         let limits = &generation.config.limits;
-        let place = shared.admission.enter(remote.ip(), limits.connections, limits.connections_per_address);
+        let place = shared.admission.enter(remote.ip(), limits.connections, generation.connections_of(remote.ip()));
         let Ok(place) = place else { continue };
         let Some(listed) = shared.memory.enlist(HEAD as u64) else {
             shared.metrics.memory.refused.inc();

@@ -20,6 +20,7 @@ use crate::{
     admission::{EXCESSIVE_LOAD, Refusal},
     body::{incoming, untimed},
     capture::{ConnectionObserver, ListenerTap},
+    client_certificate::ClientCertificate,
     context::ListenerContext,
     ending::{Cause, Ending},
     gateway,
@@ -38,6 +39,8 @@ use crate::{
 
 /// RFC 9369 §3.1.
 const VERSION_2: u32 = 0x6b33_43cf;
+/// The code of CONNECTION_CLOSE for a client without a certificate: H3_REQUEST_REJECTED (RFC 9114 §8.1), nothing was processed.
+const NO_CERTIFICATE: u64 = 0x10b;
 /// Interval between evaluations of policies that depend on the path.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -125,9 +128,14 @@ async fn serve(connection: Connection, context: ListenerContext) {
         Ok(place) => place,
         Err(refusal) => return refuse(&connection, refusal, &shared),
     };
-    if is_validated && let Err(refusal) = place.count_for(remote.ip(), limits.connections_per_address) {
+    if is_validated && let Err(refusal) = place.count_for(remote.ip(), generation.connections_of(remote.ip())) {
         return refuse(&connection, refusal, &shared);
     }
+    let chain = connection.peer_certificates();
+    let chain: Vec<&[u8]> = chain.iter().map(AsRef::as_ref).collect();
+    let Ok(certificate) = shared.verify_client(&generation, &chain) else {
+        return connection.close(NO_CERTIFICATE, b"a good certificate of the client is required");
+    };
     let _listed = shared.persistent.captures.enlist(&connection);
     let alpn = connection.alpn().unwrap_or_default();
     let is_h3 = alpn == h3_quic::ALPN;
@@ -143,7 +151,8 @@ async fn serve(connection: Connection, context: ListenerContext) {
     let progress = PolicyProgress::begin(generation.policies.at(context.local), &connection, remote);
     let serving = async {
         if is_h3 {
-            serve_h3(&connection, remote, &context, &generation, progress.clone()).await;
+            let client = Client { remote, certificate, progress: progress.clone() };
+            serve_h3(&connection, client, &context, &generation).await;
             return;
         }
         let name = connection.server_name();
@@ -170,7 +179,7 @@ async fn serve(connection: Connection, context: ListenerContext) {
         if connection.established().await.is_err() {
             return;
         }
-        if !is_validated && let Err(refusal) = place.count_for(remote.ip(), limits.connections_per_address) {
+        if !is_validated && let Err(refusal) = place.count_for(remote.ip(), generation.connections_of(remote.ip())) {
             return refuse(&connection, refusal, &shared);
         }
         if let Some(news) = shared.offers.come(remote.ip()) {
@@ -214,26 +223,32 @@ async fn tick(progress: &PolicyProgress) {
     }
 }
 
+/// The client of a connection.
+#[derive(Clone)]
+struct Client {
+    remote: SocketAddr,
+    certificate: Option<Arc<ClientCertificate>>,
+    progress: Option<Arc<PolicyProgress>>,
+}
+
 /// The client of a request.
-fn peer(quic: Connection, remote: SocketAddr, progress: Option<Arc<PolicyProgress>>, memory: ConnectionBudget) -> Peer {
+fn peer(quic: Connection, client: Client, memory: ConnectionBudget) -> Peer {
+    let Client { remote, certificate, progress } = client;
     // The client may have moved since. Where it has not shown that it receives, it is not.
     let remote = quic.remote_address().unwrap_or(remote);
     let early = !quic.is_established();
-    Peer { remote, protocol: "h3", alt_svc: None, quic: Some(quic), early, progress, memory, cause: Cause::default() }
+    let cause = Cause::default();
+    let (proxy, alt_svc) = (None, None);
+    Peer { remote, proxy, certificate, protocol: "h3", alt_svc, quic: Some(quic), early, progress, memory, cause }
 }
 
-async fn serve_h3(
-    connection: &Connection,
-    remote: SocketAddr,
-    context: &ListenerContext,
-    generation: &Generation,
-    progress: Option<Arc<PolicyProgress>>,
-) {
+async fn serve_h3(connection: &Connection, client: Client, context: &ListenerContext, generation: &Generation) {
     let limits = &generation.config.limits;
     // It is gone already.
     let Some(memory) = connection.memory_budget() else { return };
     let (shared, quic) = (context.shared.clone(), connection.clone());
-    let client = move || peer(quic.clone(), remote, progress.clone(), memory.clone());
+    let remote = client.remote;
+    let client = move || peer(quic.clone(), client.clone(), memory.clone());
     let refused = {
         let (shared, client) = (shared.clone(), client.clone());
         move |why| {

@@ -21,7 +21,7 @@ use tokio::{
     net::TcpStream,
     sync::{Notify, watch},
 };
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_rustls::server::TlsStream;
 
 use super::{
     h2_sections::{Scanned, Sections},
@@ -32,6 +32,7 @@ use crate::{
     acme,
     admission::{Place, Refusal},
     body::{AnyBody, incoming, watched},
+    client_certificate::ClientCertificate,
     context::ListenerContext,
     ending::{Cause, Ending},
     fallback, gateway,
@@ -106,7 +107,7 @@ async fn connection(stream: TcpStream, remote: SocketAddr, context: ListenerCont
     let generation = context.shared.current();
     let limits = &generation.config.limits;
     let metrics = &context.shared.metrics;
-    let place = context.shared.admission.enter(remote.ip(), limits.connections, limits.connections_per_address);
+    let place = context.shared.admission.enter(remote.ip(), limits.connections, generation.connections_of(remote.ip()));
     let place = match place {
         Ok(place) => place,
         Err(refusal) => {
@@ -124,8 +125,7 @@ async fn connection(stream: TcpStream, remote: SocketAddr, context: ListenerCont
     let cause = Cause::default();
     let stream = Stalling::new(stream, limits.read_timeout.0, cause.clone());
     let begun = Instant::now();
-    let acceptor = TlsAcceptor::from(generation.tls.tcp.clone());
-    let accepting = acceptor.accept(Lingering::new(stream, place));
+    let accepting = generation.tls.accept(Lingering::new(stream, place));
     let stream = match tokio::time::timeout(limits.handshake_timeout.0, accepting).await {
         Ok(Ok(stream)) => stream,
         failed => {
@@ -140,6 +140,9 @@ async fn connection(stream: TcpStream, remote: SocketAddr, context: ListenerCont
         // An authority has seen what it wanted to see (RFC 8737 §3).
         return;
     }
+    let chain: Vec<&[u8]> =
+        stream.get_ref().1.peer_certificates().unwrap_or_default().iter().map(AsRef::as_ref).collect();
+    let Ok(certificate) = context.shared.verify_client(&generation, &chain) else { return };
     let resumed = stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed);
     let labels = HandshakeLabels {
         listener: context.local.to_string(),
@@ -169,7 +172,7 @@ async fn connection(stream: TcpStream, remote: SocketAddr, context: ListenerCont
         let told = ResultLabels { protocol, result: news.name() };
         metrics.alt_svc_clients.get_or_create(&told).inc();
     }
-    let client = Client { remote, protocol, memory: listed.budget.clone(), cause: cause.clone() };
+    let client = Client { remote, certificate, protocol, memory: listed.budget.clone(), cause: cause.clone() };
     let serving = async {
         if is_private {
             qmux::serve(stream, remote, &context, &listed.budget).await;
@@ -217,6 +220,7 @@ type Io = TokioIo<Tcp>;
 #[derive(Clone)]
 struct Client {
     remote: SocketAddr,
+    certificate: Option<Arc<ClientCertificate>>,
     protocol: &'static str,
     memory: ConnectionBudget,
     /// Reason why this end closes the connection, once it does.
@@ -225,8 +229,19 @@ struct Client {
 
 impl Client {
     fn peer(&self, alt_svc: Option<HeaderValue>) -> Peer {
-        let Self { remote, protocol, memory, cause } = self.clone();
-        Peer { remote, protocol, alt_svc, quic: None, early: false, progress: None, memory, cause }
+        let Self { remote, certificate, protocol, memory, cause } = self.clone();
+        Peer {
+            remote,
+            proxy: None,
+            certificate,
+            protocol,
+            alt_svc,
+            quic: None,
+            early: false,
+            progress: None,
+            memory,
+            cause,
+        }
     }
 
     /// Answers a request; its record is open when this returns. Boxed, so that the memory is returned when the answer begins: a

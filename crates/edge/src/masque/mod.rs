@@ -1,14 +1,13 @@
 //! The proxy of a route: tunnels for UDP (CONNECT-UDP, RFC 9298) and TCP (CONNECT) to targets that clients name.
 //!
 //! The files in the order in which a request meets them: `crate::access` knows clients by their tokens, `clients` bounds what each may have,
-//! `resolve` finds addresses, `rules` and `listeners` judge them, `refusal` is the answer to who gets none; `carry`
+//! `crate::resolve` finds addresses, `rules` and `listeners` judge them, `refusal` is the answer to who gets none; `carry`
 //! runs a tunnel by `udp` or `tcp`.
 
 mod carry;
 mod clients;
 mod listeners;
 mod refusal;
-mod resolve;
 mod rules;
 mod tcp;
 #[cfg(test)]
@@ -34,7 +33,6 @@ use self::{
     carry::Tunnel,
     clients::{ClientKey, ClientLimits, TunnelPlace},
     refusal::Refusal,
-    resolve::{Resolve, SystemResolver},
     rules::{Prohibited, Rules},
     tcp::TcpTunnel,
     udp::{TargetSocket, UdpTunnel},
@@ -49,6 +47,7 @@ use crate::{
     metrics::{KindReasonLabels, Metrics, TunnelKind},
     observe::{Entry, Traffic},
     peer::Peer,
+    resolve::{self, Resolve, SystemResolver},
     setup::SetupError,
     upstream::switch::SwitchRequest,
 };

@@ -228,6 +228,8 @@ fn refusals_say_why() {
 
 fn peer(memory: &ConnectionBudget) -> Peer {
     Peer {
+        proxy: None,
+        certificate: None,
         remote: "198.51.100.1:1".parse().unwrap(),
         protocol: "h3",
         alt_svc: None,

@@ -19,11 +19,31 @@ pub(crate) struct BackEndResult {
     pub(crate) result: &'static str,
 }
 
+/// The name of a back end, and what came of looking it up.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct NameResult {
+    pub(crate) back_end: String,
+    pub(crate) result: &'static str,
+}
+
+/// Results of requests to back ends.
+const RESULTS: [&str; 6] = ["answered", "broken", "cancelled", "queued", "timeout", "unreachable"];
+
 /// Figures about back ends, registered together.
 pub(crate) struct BackEndMetrics {
     pub(crate) requests: Family<BackEndResult, Counter>,
     pub(crate) up: Family<BackEndLabel, Gauge>,
     pub(crate) retries: Counter,
+    pub(crate) look_ups: Family<NameResult, Counter>,
+}
+
+impl BackEndMetrics {
+    /// Forgets a back end that is gone.
+    pub(crate) fn forget(&self, back_end: &str) {
+        for result in RESULTS {
+            self.requests.remove(&BackEndResult { back_end: back_end.to_owned(), result });
+        }
+    }
 }
 
 impl BackEndMetrics {
@@ -32,6 +52,12 @@ impl BackEndMetrics {
             requests: figure!(registry, "back_end_requests", "Requests to back ends, by result", Family::default()),
             up: figure!(registry, "back_end_up", "1 while the back end is well", Family::default()),
             retries: figure!(registry, "retries", "Requests tried again", Counter::default()),
+            look_ups: figure!(
+                registry,
+                "back_end_look_ups",
+                "Look-ups of the names of back ends, by result: found, failed",
+                Family::default()
+            ),
         }
     }
 }

@@ -13,18 +13,20 @@ mod back_ends;
 mod fallbacks;
 mod memory;
 mod paths;
+mod process;
 mod quic;
 mod requests;
 mod streams;
 mod tunnels;
 
 pub(crate) use self::{
-    back_ends::{BackEndLabel, BackEndMetrics, BackEndResult},
+    back_ends::{BackEndLabel, BackEndMetrics, BackEndResult, NameResult},
     fallbacks::FallbackMetrics,
     memory::MemoryMetrics,
     paths::{HandshakeLabels, PathMetrics, PolicyLabels, PolicyMetrics, Shown, handshake_kind},
+    process::ProcessMetrics,
     quic::QuicMetrics,
-    requests::{DirectionLabels, RequestLabels, RequestMetrics},
+    requests::{AuthenticationLabels, DirectionLabels, LimitLabel, RequestLabels, RequestMetrics},
     streams::StreamMetrics,
     tunnels::{DropLabels, KindReasonLabels, TunnelCounters, TunnelKind, TunnelMetrics},
 };
@@ -32,7 +34,10 @@ pub(crate) use self::{
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode},
+    encoding::{
+        EncodeLabelSet,
+        text::{encode_eof, encode_registry},
+    },
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
@@ -69,6 +74,12 @@ pub(crate) struct FormLabels {
     pub(crate) form: &'static str,
 }
 
+/// A certificate: its file, or `acme`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct CertificateLabel {
+    pub(crate) certificate: String,
+}
+
 /// Source of a file's content.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct SourceLabel {
@@ -78,12 +89,14 @@ pub(crate) struct SourceLabel {
 /// All figures of the process. They outlive reloads.
 pub struct Metrics {
     registry: Registry,
+    pub(crate) process: ProcessMetrics,
     pub(crate) requests: RequestMetrics,
     pub(crate) connections: Family<ProtocolLabel, Gauge>,
     pub(crate) connections_total: Family<ProtocolLabel, Counter>,
     pub(crate) connections_refused: Family<ReasonLabel, Counter>,
     pub(crate) redirected: Counter,
     pub(crate) handshakes: Family<ResultLabels, Counter>,
+    pub(crate) client_certificates: Family<ReasonLabel, Counter>,
     pub(crate) connection_errors: Family<ResultLabels, Counter>,
     pub(crate) back_ends: BackEndMetrics,
     pub(crate) ring_key: Gauge,
@@ -98,6 +111,7 @@ pub struct Metrics {
     pub(crate) reloads: Family<ReasonLabel, Counter>,
     pub(crate) certificate_orders: Family<ReasonLabel, Counter>,
     pub(crate) certificate_until: Gauge,
+    pub(crate) certificate_days: Family<CertificateLabel, Gauge<f64, AtomicU64>>,
     pub(crate) paths: PathMetrics,
     pub(crate) policies: PolicyMetrics,
     pub(crate) fallbacks: FallbackMetrics,
@@ -108,7 +122,9 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("tiderace_edge");
+        registry.register("build", "The version of the program", process::build());
         Self {
+            process: ProcessMetrics::new(),
             requests: RequestMetrics::register(&mut registry),
             connections: figure!(registry, "connections", "Connections of clients at the moment", Family::default()),
             connections_total: figure!(
@@ -130,6 +146,12 @@ impl Default for Metrics {
                 Counter::default()
             ),
             handshakes: figure!(registry, "tls_handshakes", "TLS handshakes on TCP, by result", Family::default()),
+            client_certificates: figure!(
+                registry,
+                "client_certificates",
+                "Connections whose clients were asked for a certificate, by what they have shown: verified, none, missing or invalid (refused)",
+                Family::default()
+            ),
             connection_errors: figure!(
                 registry,
                 "connection_errors",
@@ -180,6 +202,12 @@ impl Default for Metrics {
                 "When the certificate of the authority ends, in seconds since 1970",
                 Gauge::default()
             ),
+            certificate_days: figure!(
+                registry,
+                "certificate_days",
+                "Days until a certificate, or one that it is signed by, ends; negative when it has",
+                Family::default()
+            ),
             paths: PathMetrics::register(&mut registry),
             policies: PolicyMetrics::register(&mut registry),
             fallbacks: FallbackMetrics::register(&mut registry),
@@ -205,13 +233,28 @@ impl Metrics {
     pub fn render(&self) -> String {
         let mut text = String::new();
         // Writing into a string does not fail.
-        let _ = encode(&mut text, &self.registry);
+        let _ = encode_registry(&mut text, &self.registry)
+            .and_then(|()| encode_registry(&mut text, &self.process.registry))
+            .and_then(|()| encode_eof(&mut text));
         text
     }
 }
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn the_text_has_one_end_and_the_figures_of_the_process() {
+        let metrics = super::Metrics::default();
+        metrics.process.refresh();
+        let text = metrics.render();
+        assert!(text.ends_with("# EOF\n") && text.matches("# EOF").count() == 1, "{text}");
+        let version = env!("CARGO_PKG_VERSION");
+        assert!(text.contains(&format!("tiderace_edge_build_info{{version=\"{version}\"")), "{text}");
+        for name in ["resident_memory_bytes", "open_fds", "max_fds", "start_time_seconds", "cpu_seconds_total"] {
+            assert!(text.contains(&format!("\nprocess_{name} ")), "{name}");
+        }
+    }
+
     #[test]
     fn every_figure_of_the_dashboard_and_the_rules_exists() {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/");

@@ -1,5 +1,7 @@
 //! Figures about requests.
 
+use std::collections::BTreeMap;
+
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -15,6 +17,19 @@ pub(crate) struct RequestLabels {
     pub(crate) route: String,
     pub(crate) status: &'static str,
     pub(crate) ended_by: &'static str,
+}
+
+/// A limit: the route that it is of, or `all` for that of all routes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct LimitLabel {
+    pub(crate) limit: String,
+}
+
+/// A route, and what came of the password of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct AuthenticationLabels {
+    pub(crate) route: String,
+    pub(crate) result: &'static str,
 }
 
 /// A direction.
@@ -38,9 +53,18 @@ pub(crate) struct RequestMetrics {
     pub(crate) first_byte_seconds: ByProtocol<Histogram>,
     pub(crate) in_flight: Family<ProtocolLabel, Gauge>,
     pub(crate) content_bytes: Family<DirectionLabels, Counter>,
+    pub(crate) authentications: Family<AuthenticationLabels, Counter>,
+    pub(crate) rate_limited: Family<LimitLabel, Counter>,
+    pub(crate) rate_limit_clients: Family<LimitLabel, Gauge>,
 }
 
 impl RequestMetrics {
+    /// Requests in flight, of each version of HTTP that there is.
+    pub(crate) fn open(&self) -> BTreeMap<&'static str, i64> {
+        let open = |protocol| (protocol, self.in_flight.get_or_create(&ProtocolLabel { protocol }).get());
+        ["http/1.1", "h2", "h3"].map(open).into()
+    }
+
     pub(super) fn register(registry: &mut Registry) -> Self {
         let by_protocol = || ByProtocol::<Histogram>::new_with_constructor(seconds);
         Self {
@@ -79,6 +103,24 @@ impl RequestMetrics {
                 registry,
                 "content_bytes",
                 "Bytes of content of requests (in) and answers (out)",
+                Family::default()
+            ),
+            authentications: figure!(
+                registry,
+                "authentications",
+                "Requests to routes with passwords, by result: verified, remembered, missing, wrong, limited, busy",
+                Family::default()
+            ),
+            rate_limited: figure!(
+                registry,
+                "rate_limited_requests",
+                "Requests that were refused because their client sends too many, by the limit: a route's, or that of all routes (all)",
+                Family::default()
+            ),
+            rate_limit_clients: figure!(
+                registry,
+                "rate_limit_clients",
+                "Clients that a rate limit remembers",
                 Family::default()
             ),
         }

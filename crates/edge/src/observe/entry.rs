@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     body::AnyBody,
+    client_certificate::ClientCertificate,
     ending::{BodyError, Cause, Ending, ErrorWithEnding},
     metrics::{DirectionLabels, Metrics, ProtocolLabel, RequestLabels},
     peer::Peer,
@@ -49,6 +50,8 @@ pub(crate) struct RequestRecord {
     pub(crate) tries: u32,
     pub(crate) early: bool,
     pub(crate) error: Option<String>,
+    /// The user that has shown a password.
+    pub(crate) user: Option<Arc<str>>,
     /// Traffic of a proxy's tunnel.
     pub(super) traffic: Option<Arc<Traffic>>,
 }
@@ -58,6 +61,9 @@ pub(crate) struct Entry {
     pub(crate) record: RequestRecord,
     begun: Instant,
     peer: SocketAddr,
+    /// The trusted proxy that named the client.
+    proxy: Option<SocketAddr>,
+    certificate: Option<Arc<ClientCertificate>>,
     protocol: &'static str,
     /// The connection, when the request came before the client's address was validated.
     unvalidated: Option<tiderace::Connection>,
@@ -119,6 +125,7 @@ impl Entry {
             tries: 0,
             early: peer.early,
             error: None,
+            user: None,
             traffic: None,
         };
         let outcome = request.extensions().get().cloned();
@@ -146,6 +153,7 @@ impl Entry {
             tries: 0,
             early,
             error: None,
+            user: None,
             traffic: None,
         };
         let mut this = Self::open(books, log, record, peer);
@@ -170,6 +178,8 @@ impl Entry {
             record,
             begun: Instant::now(),
             peer: peer.remote,
+            proxy: peer.proxy,
+            certificate: peer.certificate.clone(),
             protocol: peer.protocol,
             unvalidated: None,
             progress: peer.progress.clone(),
@@ -183,6 +193,11 @@ impl Entry {
             log: log.clone(),
             metrics: books.metrics.clone(),
         }
+    }
+
+    /// A trusted proxy has named the client.
+    pub(crate) fn set_client(&mut self, peer: &Peer) {
+        (self.peer, self.proxy) = (peer.remote, peer.proxy);
     }
 
     /// The request ends for this cause, unless another is known.
@@ -315,7 +330,9 @@ impl Drop for Entry {
         let line = || Line {
             time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64()),
             // The same client has the same name, whichever socket it has come to, and however it is reached from here.
-            client: SocketAddr::new(self.peer.ip().to_canonical(), self.peer.port()).to_string(),
+            client: canonical(self.peer),
+            proxy: self.proxy.map(canonical),
+            certificate: self.certificate.as_ref().map(|certificate| certificate.fingerprint.as_str()),
             protocol: self.protocol,
             method: &record.method,
             host: &record.host,
@@ -337,7 +354,7 @@ impl Drop for Entry {
             policy: self.progress.as_ref().and_then(|progress| progress.under()),
             error: record.error.as_deref(),
             target: traffic.map(|traffic| traffic.target.as_str()),
-            user: traffic.and_then(|traffic| traffic.user.as_deref()),
+            user: record.user.as_deref().or_else(|| traffic.and_then(|traffic| traffic.user.as_deref())),
             bytes_up: traffic.map(|traffic| traffic.bytes(Direction::Up)),
             datagrams_up: traffic.and_then(|traffic| traffic.datagrams(Direction::Up)),
             datagrams_down: traffic.and_then(|traffic| traffic.datagrams(Direction::Down)),
@@ -349,6 +366,11 @@ impl Drop for Entry {
         metrics.requests.ended.get_or_create(&labels).inc();
         metrics.requests.in_flight.get_or_create(&protocol).dec();
     }
+}
+
+/// Address and port, in one form for each client.
+fn canonical(address: SocketAddr) -> String {
+    SocketAddr::new(address.ip().to_canonical(), address.port()).to_string()
 }
 
 /// The beginning of a field for the access log, if there is one.

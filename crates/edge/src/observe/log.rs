@@ -172,6 +172,12 @@ impl Logs {
 pub(super) struct Line<'a> {
     pub(super) time: f64,
     pub(super) client: String,
+    /// The trusted proxy that named the client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) proxy: Option<String>,
+    /// Fingerprint of the client's certificate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) certificate: Option<&'a str>,
     pub(super) protocol: &'a str,
     pub(super) method: &'a str,
     pub(super) host: &'a str,
@@ -233,6 +239,8 @@ mod tests {
         let line = Line {
             time: 784_111_777.25,
             client: "[2001:db8::1]:4433".to_owned(),
+            proxy: None,
+            certificate: None,
             protocol: "h3",
             method: "GET",
             host: "example.org",

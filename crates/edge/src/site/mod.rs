@@ -4,6 +4,7 @@
 //! [`Site::response`] an answer before its entry in the books, so that the books count what leaves.
 
 mod compression;
+mod cors;
 mod redirect;
 mod rules;
 
@@ -13,9 +14,13 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use tiderace::ConnectionBudget;
 
-use self::{compression::Compressor, rules::Rules};
+use self::{
+    compression::{Accepted, Compressor},
+    cors::Cors,
+    rules::Rules,
+};
 pub(crate) use self::{
-    compression::{Accepted, Coding, preferred},
+    compression::{Coding, preferred},
     redirect::{Redirect, to_https},
 };
 use crate::{
@@ -30,6 +35,7 @@ pub(crate) struct Site {
     response: Rules,
     hsts: Option<HeaderValue>,
     compressor: Option<Compressor>,
+    cors: Option<Cors>,
     /// Content and media type of pages, by the status that they stand for.
     pages: BTreeMap<StatusCode, (Bytes, &'static str)>,
 }
@@ -37,6 +43,17 @@ pub(crate) struct Site {
 /// A page of the gateway's own, in the extensions of a response: a page of the site may replace it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnPage;
+
+/// Answer of the gateway to a preflight, in the extensions of a response.
+#[derive(Clone, Copy, Debug)]
+struct Preflight;
+
+/// Facts about a request on which the form of its response depends.
+pub(crate) struct AskedFor {
+    accepted: Accepted,
+    /// Origin of the script that asks.
+    origin: Option<HeaderValue>,
+}
 
 impl Site {
     /// Makes what `route` asks for.
@@ -56,13 +73,23 @@ impl Site {
             response: Rules::new(&route.response_headers),
             hsts: hsts.and_then(|value| HeaderValue::from_str(&value).ok()),
             compressor: route.compression.as_ref().map(Compressor::new),
+            cors: route.cors.as_ref().map(Cors::new),
             pages: route.error_pages.iter().filter_map(page).collect::<Result<_, _>>()?,
         })
     }
 
-    /// The coding in which a response to a request with these fields leaves, if this site compresses.
-    pub(crate) fn accepted(&self, method: &Method, fields: &HeaderMap) -> Accepted {
-        self.compressor.as_ref().map_or_else(Accepted::none, |compressor| compressor.accepted(method, fields))
+    /// The facts about a request with these fields on which the form of its response depends.
+    pub(crate) fn asked_for(&self, method: &Method, fields: &HeaderMap) -> AskedFor {
+        let none = Accepted::none;
+        let accepted = self.compressor.as_ref().map_or_else(none, |compressor| compressor.accepted(method, fields));
+        AskedFor { accepted, origin: self.cors.as_ref().and_then(|_| fields.get(header::ORIGIN).cloned()) }
+    }
+
+    /// Answers a preflight of a browser, where other origins have rules; `None` for other requests.
+    pub(crate) fn preflight(&self, method: &Method, fields: &HeaderMap) -> Option<Response<AnyBody>> {
+        let mut response = self.cors.as_ref()?.preflight(method, fields)?;
+        response.extensions_mut().insert(Preflight);
+        Some(response)
     }
 
     /// Applies the rules for requests.
@@ -74,9 +101,10 @@ impl Site {
     pub(crate) async fn response(
         &self,
         mut response: Response<AnyBody>,
-        accepted: Accepted,
+        asked_for: AskedFor,
         memory: &ConnectionBudget,
     ) -> Response<AnyBody> {
+        let AskedFor { accepted, origin } = asked_for;
         if response.extensions_mut().remove::<OwnPage>().is_some()
             && let Some((content, kind)) = self.pages.get(&response.status())
         {
@@ -86,6 +114,10 @@ impl Site {
         }
         if let Some(compressor) = &self.compressor {
             response = compressor.compress(response, accepted, memory).await;
+        }
+        if let Some(cors) = &self.cors {
+            let is_preflight = response.extensions_mut().remove::<Preflight>().is_some();
+            cors.response(response.headers_mut(), origin.as_ref(), is_preflight);
         }
         if let Some(hsts) = &self.hsts {
             response.headers_mut().insert(header::STRICT_TRANSPORT_SECURITY, hsts.clone());

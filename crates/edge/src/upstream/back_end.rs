@@ -1,6 +1,7 @@
 //! One back end: its pools of connections, and whether it is well.
 
 use std::{
+    net::IpAddr,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU8, Ordering},
@@ -11,19 +12,22 @@ use std::{
 use http::{Request, Uri, Version, header, uri::Authority};
 use hyper_rustls::{DefaultServerNameResolver, FixedServerNameResolver, HttpsConnector, ResolveServerName};
 use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
+    client::legacy::{
+        Client,
+        connect::{HttpConnector, dns::GaiResolver},
+    },
     rt::{TokioExecutor, TokioTimer},
 };
 use rustls::pki_types::ServerName;
-use tokio::{sync::Semaphore, task::AbortHandle};
+use tokio::{runtime::Handle, sync::Semaphore, task::AbortHandle};
 
-use super::health;
+use super::{health, names::Resolver};
 use crate::{
     body::AnyBody,
     config::{Health, Protocol, Route, back_end},
     metrics::{BackEndLabel, Metrics},
     trust::{RootsError, Trust},
-    worker::{self, Workers},
+    worker,
 };
 
 /// Time for which an unreachable back end without health checks is skipped.
@@ -43,11 +47,23 @@ const HTTP1: u8 = 1;
 const HTTP2: u8 = 2;
 
 /// A client with its pool.
-pub(crate) type Pool = Client<HttpsConnector<HttpConnector>, AnyBody>;
+pub(crate) type Pool = Client<HttpsConnector<HttpConnector<Resolver>>, AnyBody>;
+
+/// The host of a back end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Host {
+    /// The one in its URL, looked up for each connection.
+    Url,
+    /// One of the addresses that the name in its URL has.
+    Address(IpAddr),
+}
 
 /// One back end.
 pub(crate) struct BackEnd {
     to: String,
+    host: Host,
+    /// Name in logs and metrics.
+    name: String,
     authority: Authority,
     protocol: Protocol,
     connect_timeout: Duration,
@@ -75,9 +91,10 @@ pub(crate) struct BackEnd {
 impl BackEnd {
     pub(super) fn new(
         to: &str,
+        host: Host,
         route: &Route,
         trust: &Trust,
-        workers: &Workers,
+        workers: &[Handle],
         metrics: &Arc<Metrics>,
     ) -> Result<Arc<Self>, RootsError> {
         let (protocol, authority) = back_end(to).expect("the configuration was checked");
@@ -87,7 +104,7 @@ impl BackEnd {
         if is_tls && *trust == Trust::Anybody {
             tracing::warn!("the certificate of the back end {to} is not verified");
         }
-        let name: Arc<dyn ResolveServerName + Send + Sync> = match ServerName::try_from(route.tls.name.clone()) {
+        let server: Arc<dyn ResolveServerName + Send + Sync> = match ServerName::try_from(route.tls.name.clone()) {
             Ok(name) => Arc::new(FixedServerNameResolver::new(name)),
             Err(_) => Arc::new(DefaultServerNameResolver::default()),
         };
@@ -96,11 +113,15 @@ impl BackEnd {
             config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
             let config = Arc::new(config);
             let pool = |_| {
-                let mut connector = HttpConnector::new();
+                let resolver = match host {
+                    Host::Url => Resolver::System(GaiResolver::new()),
+                    Host::Address(address) => Resolver::Known(address),
+                };
+                let mut connector = HttpConnector::new_with_resolver(resolver);
                 connector.set_nodelay(true);
                 connector.enforce_http(false);
                 connector.set_connect_timeout(Some(route.connect_timeout.0));
-                let connector = HttpsConnector::new(connector, config.clone(), is_tls, name.clone());
+                let connector = HttpsConnector::new(connector, config.clone(), is_tls, server.clone());
                 let mut builder = Client::builder(TokioExecutor::new());
                 builder.pool_timer(TokioTimer::new()).pool_idle_timeout(KEPT).pool_max_idle_per_host(KEPT_COUNT);
                 builder.http1_max_buf_size(BUFFER).http2_max_send_buf_size(BUFFER);
@@ -110,10 +131,16 @@ impl BackEnd {
                 builder.http2_only(protocol == Protocol::Http2).set_host(is_tls);
                 builder.build(connector)
             };
-            (0..workers.count()).map(pool).collect()
+            (0..workers.len()).map(pool).collect()
+        };
+        let name = match host {
+            Host::Url => to.to_owned(),
+            Host::Address(address) => format!("{to} at {address}"),
         };
         let this = Arc::new(Self {
             to: to.to_owned(),
+            host,
+            name,
             authority,
             protocol,
             connect_timeout: route.connect_timeout.0,
@@ -132,17 +159,32 @@ impl BackEnd {
         });
         this.show();
         if let Some(health) = &this.health {
-            let task = workers.handles()[0].spawn(health::ask(Arc::downgrade(&this), health.clone()));
+            let task = workers[0].spawn(health::ask(Arc::downgrade(&this), health.clone()));
             *this.asking.lock().expect("nothing panics under the lock") = Some(task.abort_handle());
         }
         Ok(this)
     }
 
     /// Returns whether this is what `route`, which believes `trust`, means by `to`.
-    pub(super) fn is_for(&self, to: &str, route: &Route, trust: &Trust) -> bool {
+    pub(super) fn is_for(&self, to: &str, host: Host, route: &Route, trust: &Trust) -> bool {
         let same_tls = self.protocol != Protocol::Tls || self.trust == *trust && self.server_name == route.tls.name;
         let same_limits = self.requests == route.requests && self.connect_timeout == route.connect_timeout.0;
-        self.to == to && same_limits && self.health == route.health && same_tls
+        self.is_of(to) && self.host == host && same_limits && self.health == route.health && same_tls
+    }
+
+    /// Returns whether this is, or is an address of, the back end that a configuration calls `to`.
+    pub(super) fn is_of(&self, to: &str) -> bool {
+        self.to == to
+    }
+
+    /// Returns whether this is an address of what `route`, which believes `trust`, means by `to`.
+    pub(super) fn is_address_for(&self, to: &str, route: &Route, trust: &Trust) -> bool {
+        self.host != Host::Url && self.is_for(to, self.host, route, trust)
+    }
+
+    /// Requests that are with the back end.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.requests.min(Semaphore::MAX_PERMITS).saturating_sub(self.places.available_permits())
     }
 
     /// Places for requests, one for each that may be with it at a time.
@@ -151,7 +193,7 @@ impl BackEnd {
     }
 
     pub(crate) fn name(&self) -> &str {
-        &self.to
+        &self.name
     }
 
     /// Protocol spoken to the back end: `tls` as long as none is negotiated.
@@ -234,13 +276,13 @@ impl BackEnd {
     pub(super) fn set_well(&self, well: bool) {
         if self.well.swap(well, Ordering::Relaxed) != well {
             let now = if well { "is well again" } else { "does not answer as it should" };
-            tracing::warn!("the back end {} {now}", self.to);
+            tracing::warn!("the back end {} {now}", self.name);
             self.show();
         }
     }
 
     fn show(&self) {
-        let label = BackEndLabel { back_end: self.to.clone() };
+        let label = BackEndLabel { back_end: self.name.clone() };
         self.metrics.back_ends.up.get_or_create(&label).set(self.is_well().into());
     }
 }
@@ -250,6 +292,10 @@ impl Drop for BackEnd {
         if let Some(asking) = self.asking.lock().expect("nothing panics under the lock").take() {
             asking.abort();
         }
-        self.metrics.back_ends.up.remove(&BackEndLabel { back_end: self.to.clone() });
+        self.metrics.back_ends.up.remove(&BackEndLabel { back_end: self.name.clone() });
+        if matches!(self.host, Host::Address(_)) {
+            // Addresses come and go without end.
+            self.metrics.back_ends.forget(&self.name);
+        }
     }
 }

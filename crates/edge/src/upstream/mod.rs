@@ -1,9 +1,11 @@
 //! Back ends: which one gets a request, whether it is well, and what happens when it fails.
 //!
-//! `back_end` is one of them with its pools of connections; `health` asks how they are; `switch` is about requests that become something else than HTTP, and `tunnel` carries it.
+//! `back_end` is one of them with its pools of connections; `names` finds their addresses, `sticky` keeps a client at one; `health` asks how they are; `switch` is about requests that become something else than HTTP, and `tunnel` carries it.
 
 mod back_end;
 mod health;
+pub(crate) mod names;
+mod sticky;
 pub(crate) mod switch;
 pub(crate) mod tunnel;
 
@@ -18,14 +20,21 @@ use std::{
 use http::{Method, Request, Response, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tiderace::KeyRing;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 pub(crate) use self::back_end::BackEnd;
+use self::{
+    back_end::Host,
+    names::{BackEnds, Source},
+    sticky::Sticky,
+};
 use crate::{
     body::{AnyBody, full, with_fate},
-    config::Route,
+    config::{Balance, Route},
     ending::Ending,
     metrics::{BackEndResult, Metrics},
+    resolve::Resolve,
     setup::SetupError,
     trust::Trust,
     worker::Workers,
@@ -33,14 +42,28 @@ use crate::{
 
 /// The back ends of a route.
 pub(crate) struct Upstream {
-    back_ends: Vec<Arc<BackEnd>>,
+    back_ends: Arc<watch::Sender<BackEnds>>,
+    balance: Balance,
+    sticky: Option<Sticky>,
     next: AtomicUsize,
     timeout: Duration,
+    connect_timeout: Duration,
     queue_timeout: Duration,
     retries: u32,
     /// Places for requests with all back ends together.
     places: Arc<Semaphore>,
     metrics: Arc<Metrics>,
+}
+
+/// State of the process that back ends need.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) workers: &'a Workers,
+    /// Places for requests with all back ends together.
+    pub(crate) places: &'a Arc<Semaphore>,
+    /// Keys of the cookies of sticky sessions.
+    pub(crate) ring: &'a KeyRing,
+    pub(crate) resolver: &'a Arc<dyn Resolve>,
+    pub(crate) metrics: &'a Arc<Metrics>,
 }
 
 /// The place of a request with a back end, among all and among those of that one.
@@ -56,7 +79,7 @@ pub(crate) struct Failure {
     pub(crate) ending: Ending,
     pub(crate) reason: String,
     /// The back end that was asked last, and how often one was.
-    pub(crate) back_end: String,
+    pub(crate) back_end: Option<String>,
     pub(crate) tries: u32,
 }
 
@@ -78,30 +101,45 @@ impl Upstream {
     pub(crate) fn new(
         route: &Route,
         known: &mut Vec<Arc<BackEnd>>,
-        workers: &Workers,
-        places: &Arc<Semaphore>,
-        metrics: &Arc<Metrics>,
+        surroundings: &Surroundings<'_>,
     ) -> Result<Self, SetupError> {
+        let Surroundings { workers, places, ring, resolver, metrics } = *surroundings;
         let trust = if route.tls.verify { Trust::read(&route.tls.roots)? } else { Trust::Anybody };
-        let mut back_ends = Vec::new();
+        let source = Source {
+            route: route.clone(),
+            trust,
+            workers: workers.handles().to_vec(),
+            resolver: resolver.clone(),
+            metrics: metrics.clone(),
+        };
+        let mut back_ends: Vec<Arc<BackEnd>> = Vec::new();
+        let mut has_names = false;
         for to in &route.to.0 {
-            let same = |back_end: &&Arc<BackEnd>| back_end.is_for(to, route, &trust);
-            if let Some(back_end) = known.iter().find(same) {
-                back_ends.push(back_end.clone());
+            if route.refresh.is_some() && names::name_of(to).is_some() {
+                has_names = true;
+                // The addresses that it had, until it has been looked up again.
+                let had = |back_end: &&Arc<BackEnd>| back_end.is_address_for(to, route, &source.trust);
+                back_ends.extend(known.iter().filter(had).cloned());
                 continue;
             }
-            let back_end = BackEnd::new(to, route, &trust, workers, metrics).map_err(|source| SetupError::BackEnd {
-                route: route.name(),
-                to: to.clone(),
-                source: Box::new(source),
-            })?;
-            known.push(back_end.clone());
+            let failed = |source| SetupError::BackEnd { route: route.name(), to: to.clone(), source: Box::new(source) };
+            let back_end = source.back_end(to, Host::Url, known).map_err(failed)?;
+            if !known.iter().any(|other| Arc::ptr_eq(other, &back_end)) {
+                known.push(back_end.clone());
+            }
             back_ends.push(back_end);
+        }
+        let back_ends = Arc::new(watch::Sender::new(Arc::new(back_ends)));
+        if let Some(every) = route.refresh.filter(|_| has_names) {
+            workers.handles()[0].spawn(names::refresh(source, every.0, Arc::downgrade(&back_ends)));
         }
         Ok(Self {
             back_ends,
+            balance: route.balance,
+            sticky: route.sticky.as_ref().map(|sticky| Sticky::new(sticky, route, ring)),
             next: AtomicUsize::new(0),
             timeout: route.timeout.0,
+            connect_timeout: route.connect_timeout.0,
             queue_timeout: route.queue_timeout.0,
             places: places.clone(),
             retries: route.retries.into(),
@@ -109,20 +147,47 @@ impl Upstream {
         })
     }
 
-    pub(crate) fn back_ends(&self) -> &[Arc<BackEnd>] {
-        &self.back_ends
+    /// The back ends at the moment.
+    pub(crate) fn back_ends(&self) -> BackEnds {
+        self.back_ends.borrow().clone()
     }
 
-    /// The next back end that is well, or the next at all when none is. Not `failed`, if there is another.
-    fn choose(&self, failed: Option<&Arc<BackEnd>>) -> &Arc<BackEnd> {
-        let first = self.next.fetch_add(1, Ordering::Relaxed);
-        let count = self.back_ends.len();
-        let in_turn = || (0..count).map(|at| &self.back_ends[(first + at) % count]);
+    /// The back ends, once the first of their names is resolved.
+    async fn resolved(&self) -> BackEnds {
+        let known = self.back_ends();
+        if !known.is_empty() {
+            return known;
+        }
+        let mut back_ends = self.back_ends.subscribe();
+        let found = back_ends.wait_for(|back_ends| !back_ends.is_empty());
+        match tokio::time::timeout(self.connect_timeout, found).await {
+            Ok(Ok(found)) => found.clone(),
+            _ => known,
+        }
+    }
+
+    /// The back end of a sticky session, or the next by `balance`, of those that are well; the next at all when none is. Not `failed`, if
+    /// there is another. `None` when there is none.
+    fn choose(
+        &self,
+        all: &[Arc<BackEnd>],
+        sticky: Option<&Arc<BackEnd>>,
+        failed: Option<&Arc<BackEnd>>,
+    ) -> Option<Arc<BackEnd>> {
         let other = |back_end: &&Arc<BackEnd>| failed.is_none_or(|failed| !Arc::ptr_eq(failed, back_end));
-        in_turn()
-            .find(|back_end| back_end.is_well() && other(back_end))
-            .or_else(|| in_turn().find(other))
-            .unwrap_or(&self.back_ends[first % count])
+        if let Some(own) = sticky.filter(|own| own.is_well()).filter(other) {
+            return Some(own.clone());
+        }
+        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        let count = all.len().max(1);
+        let in_turn = || (0..all.len()).map(|at| &all[(first + at) % count]);
+        let well = || in_turn().filter(|back_end| back_end.is_well()).filter(other);
+        let best = match self.balance {
+            Balance::RoundRobin => well().next(),
+            // Of equal ones the next in turn.
+            Balance::LeastConnections => well().min_by_key(|back_end| back_end.in_flight()),
+        };
+        best.or_else(|| in_turn().find(other)).or_else(|| in_turn().next()).cloned()
     }
 
     /// Waits for a place with a back end; `None` when there is none in time.
@@ -147,9 +212,14 @@ impl Upstream {
         let mut body = Some(body);
         let mut failed: Option<Arc<BackEnd>> = None;
         let mut tries = 0;
+        let all = self.resolved().await;
+        let sticky = self.sticky.as_ref().and_then(|sticky| sticky.find(&head.headers, &all));
         loop {
             tries += 1;
-            let back_end = self.choose(failed.as_ref()).clone();
+            let Some(back_end) = self.choose(&all, sticky.as_ref(), failed.as_ref()) else {
+                let reason = format!("no name of a back end was resolved within {:?}", self.connect_timeout);
+                return Err(Failure { ending: Ending::Unreachable, reason, back_end: None, tries });
+            };
             let mut attempt = Attempt::new(&back_end, &self.metrics);
             let Some(place) = self.enter(&back_end).await else {
                 attempt.result = "queued";
@@ -160,7 +230,12 @@ impl Upstream {
             let request = back_end.address(Request::from_parts(head.clone(), body));
             let client = back_end.client(&request);
             let (result, failed_by) = match tokio::time::timeout(self.timeout, client.request(request)).await {
-                Ok(Ok(response)) => {
+                Ok(Ok(mut response)) => {
+                    if let Some(new) = &self.sticky
+                        && !sticky.as_ref().is_some_and(|own| Arc::ptr_eq(own, &back_end))
+                    {
+                        response.headers_mut().extend(new.field(&back_end).map(|field| (header::SET_COOKIE, field)));
+                    }
                     if !head.headers.contains_key(header::UPGRADE) {
                         back_end.chose(response.version());
                     }
@@ -201,7 +276,7 @@ impl Upstream {
 }
 
 fn failure(back_end: &BackEnd, ending: Ending, reason: String, tries: u32) -> Failure {
-    Failure { ending, reason, back_end: back_end.name().to_owned(), tries }
+    Failure { ending, reason, back_end: Some(back_end.name().to_owned()), tries }
 }
 
 /// The result of an attempt that the client has ended, one way or another.

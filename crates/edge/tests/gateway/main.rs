@@ -1,8 +1,11 @@
 //! The gateway over real sockets, in one binary: each file a module, so that `cargo test -p tiderace-edge --test gateway routing::` runs one.
 
 mod abuse;
+mod access;
+mod balancing;
 mod books;
 mod capture;
+mod client_certificates;
 mod everyday;
 mod fallbacks;
 mod given_up;

@@ -58,6 +58,8 @@ impl Client {
 
     pub async fn send(&mut self, request: Request<Body>) -> Result<Response<Body>, Error> {
         if let Some(h1) = &mut self.h1 {
+            // The connection may not have seen the end of the answer before.
+            h1.ready().await?;
             return Ok(h1.send_request(request).await?.map(|body| body.map_err(Into::into).boxed_unsync()));
         }
         if let Some(h2) = &mut self.h2 {

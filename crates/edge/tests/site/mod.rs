@@ -108,7 +108,13 @@ pub const TOP: &str =
 impl Site {
     /// Starts a gateway with `rest` behind the first lines of its configuration.
     pub fn start(name: &str, rest: &str) -> Self {
+        Self::start_with(name, rest, |_| {})
+    }
+
+    /// As [`start`](Self::start), when `prepare` has written files.
+    pub fn start_with(name: &str, rest: &str, prepare: impl FnOnce(&Directory)) -> Self {
         let directory = Directory::new(name);
+        prepare(&directory);
         let certificate = write_certificate(&directory, "localhost");
         let file = directory.write("edge.toml", with_log(rest));
         let process = Process::start(&file).unwrap_or_else(|error| panic!("{error}"));

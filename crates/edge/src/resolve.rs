@@ -1,4 +1,4 @@
-//! Name resolution for a proxy: bounded in number and time.
+//! Name resolution for proxies and back ends: bounded in number and time.
 
 use std::{
     future::Future,
@@ -15,16 +15,16 @@ use tokio::sync::Semaphore;
 const LOOKUPS: usize = 64;
 
 /// Pending result of a look-up.
-pub(super) type Lookup<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'a>>;
+pub(crate) type Lookup<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'a>>;
 
 /// Source of addresses.
-pub(super) trait Resolve: Send + Sync {
+pub(crate) trait Resolve: Send + Sync {
     /// Looks up the addresses of a name.
     fn resolve(&self, host: &str, port: u16) -> Lookup<'_>;
 }
 
 /// The system's resolver.
-pub(super) struct SystemResolver(Arc<Semaphore>);
+pub(crate) struct SystemResolver(Arc<Semaphore>);
 
 impl Default for SystemResolver {
     fn default() -> Self {
@@ -48,7 +48,7 @@ impl Resolve for SystemResolver {
 }
 
 /// Addresses of a host, which may be an IP address.
-pub(super) async fn addresses(resolver: &dyn Resolve, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+pub(crate) async fn addresses(resolver: &dyn Resolve, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     match host.parse::<IpAddr>() {
         Ok(address) => Ok(vec![SocketAddr::new(address, port)]),
         Err(_) => resolver.resolve(host, port).await,
