@@ -1,5 +1,7 @@
 //! `tiderace edge`: the gateway, and how to talk to one that runs.
 
+mod status;
+
 use std::{
     io,
     path::{Path, PathBuf},
@@ -41,12 +43,12 @@ pub(crate) struct Args {
 enum Command {
     /// Serve until asked to end
     Run(File),
-    /// Say what is wrong with a configuration. Exit code 0: nothing. 2: something
-    Check(File),
+    /// Say what is wrong with a configuration. Exit code 0: a gateway would start with it. 2: it would not
+    Check(CheckArgs),
     /// Make a gateway that runs take its configuration again. Exit code 2: it is wrong, and the old one stays in use
     Reload(Running),
-    /// Print what a gateway that runs does, as JSON
-    Status(Running),
+    /// Print what a gateway that runs does, for people or (`--json`) for programs
+    Status(status::Status),
     /// List the QUIC connections of a gateway that runs, the newest first, as JSON
     Connections(Running),
     /// Write what single QUIC connections of a gateway that runs do: qlog, packets, and the keys that open them
@@ -57,6 +59,20 @@ enum Command {
     Keys(Keys),
     /// Print everything that may stand in a configuration, as Markdown
     Reference,
+    /// Print descriptions of the configuration for other programs
+    Config(ConfigArgs),
+}
+
+#[derive(Debug, Parser)]
+struct ConfigArgs {
+    #[command(subcommand)]
+    command: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Print the JSON Schema (draft 2020-12), by which editors complete and check a configuration
+    Schema,
 }
 
 /// A ring of keys lets a client resume at every gateway that has the file: session tickets, address tokens and stateless resets.
@@ -81,6 +97,23 @@ struct File {
     /// The configuration
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+}
+
+/// Everything is tried that `run` does when it starts, and nothing stays. What would not keep a gateway from starting is a warning: names
+/// that do not resolve, certificates that have expired or are for other names.
+#[derive(Debug, Parser)]
+struct CheckArgs {
+    #[command(flatten)]
+    file: File,
+    /// Do not try the addresses of the gateway
+    #[arg(long)]
+    no_addresses: bool,
+    /// Do not look up the names of back ends
+    #[arg(long)]
+    no_names: bool,
+    /// A name has to be resolved within this time
+    #[arg(long, value_name = "TIME", default_value = "3 s")]
+    names_timeout: config::Span,
 }
 
 #[derive(Debug, Parser)]
@@ -144,14 +177,15 @@ impl From<ProcessError> for Failure {
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     match args.command {
         Command::Run(file) => serve(&file.config),
-        Command::Check(file) => check(&file.config),
+        Command::Check(args) => check(&args),
         Command::Reload(running) => reload(&running),
-        Command::Status(running) => show(&running, "status"),
+        Command::Status(args) => status::run(&args),
         Command::Connections(running) => show(&running, "connections"),
         Command::Capture(args) => capture(&args),
         Command::Compare(running) => compare(&running),
         Command::Keys(keys) => rotate(&keys),
         Command::Reference => write_out(&config::reference::markdown()).map(|()| ExitCode::SUCCESS),
+        Command::Config(ConfigArgs { command: ConfigCommand::Schema }) => schema(),
     }
 }
 
@@ -202,15 +236,35 @@ pub(crate) fn serve_until_ended(
     })
 }
 
-fn check(file: &Path) -> Result<ExitCode, Failure> {
-    let config = config::load(file)?;
+fn check(args: &CheckArgs) -> Result<ExitCode, Failure> {
+    let file = &args.file.config;
+    let examination =
+        config::Examination { addresses: !args.no_addresses, names: (!args.no_names).then_some(args.names_timeout.0) };
+    let examined = runtime::start()?.block_on(config::examine(file, examination))?;
+    for warning in &examined.warnings {
+        eprintln!("warning: {warning}");
+        if let Some(hint) = &warning.hint {
+            eprintln!("hint: {hint}");
+        }
+    }
+    let config = examined.config;
     let (routes, streams) = (config.routes.len(), config.streams.len());
-    write_out(&format!("{}: {routes} routes, {streams} streams, nothing is wrong\n", file.display()))?;
+    let verdict = match examined.warnings.len() {
+        0 => "nothing is wrong".to_owned(),
+        1 => "the gateway would start, with 1 warning".to_owned(),
+        count => format!("the gateway would start, with {count} warnings"),
+    };
+    write_out(&format!("{}: {routes} routes, {streams} streams, {verdict}\n", file.display()))?;
     let ports: Vec<u16> = config.listen.0.iter().filter_map(|text| text.rsplit_once(':')?.1.parse().ok()).collect();
     for record in edge::process::https_records(&config, &ports) {
         write_out(&format!("publish in DNS: {record}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn schema() -> Result<ExitCode, Failure> {
+    let text = serde_json::to_string_pretty(&config::schema()).map_err(Failure::new)?;
+    write_out(&format!("{text}\n")).map(|()| ExitCode::SUCCESS)
 }
 
 fn reload(running: &Running) -> Result<ExitCode, Failure> {

@@ -115,3 +115,69 @@ fn a_capture_is_taken_and_shown() {
     let nothing = Command::new(env!("CARGO_BIN_EXE_tiderace")).args(["qlog", "show"]).arg(&folder.0).output().unwrap();
     assert!(!nothing.status.success());
 }
+
+#[test]
+fn the_state_is_for_people_and_for_programs() {
+    let (_folder, file) = site("status", "listen = \"127.0.0.1:0\"\n", "[admin]\nsocket = \"edge.sock\"\n");
+    let gateway = Gateway::start(&file);
+    let status = |options: &[&str]| {
+        let output = edge("status", &file).args(options).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = status(&[]);
+    assert!(text.lines().any(|line| line == format!("listen        {}", gateway.address)), "{text}");
+    assert!(text.contains("certificate   ") && text.contains("cert.pem, "), "{text}");
+    let json: serde_json::Value = serde_json::from_str(&status(&["--json"])).unwrap();
+    assert_eq!(json["listen"][0], gateway.address.to_string());
+    assert!(json["certificates"][0]["days"].as_f64().unwrap() > 0.0, "{json}");
+    // Again and again, until its end.
+    let mut watching = edge("status", &file);
+    watching.args(["--json", "--watch", "100 ms"]).stdout(Stdio::piped());
+    let mut watching = watching.spawn().unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(watching.stdout.take().unwrap()));
+    let seen: Vec<String> = lines.take(3).map(Result::unwrap).collect();
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+    assert!(seen.iter().all(|line| line.starts_with('{')) && seen.len() == 3, "{seen:?}");
+}
+
+#[test]
+fn a_check_knows_the_gateway_that_runs_and_other_programs() {
+    let (_folder, file) = site("check", "listen = \"127.0.0.1:0\"\n", "[admin]\nsocket = \"edge.sock\"\n");
+    let gateway = Gateway::start(&file);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let listen = format!("listen = \"{}\"", gateway.address);
+    std::fs::write(&file, text.replace("listen = \"127.0.0.1:0\"", &listen)).unwrap();
+    let check = |options: &[&str]| {
+        let output = edge("check", &file).args(options).output().unwrap();
+        let (out, error) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        (output.status.code(), out, error)
+    };
+    let (code, out, error) = check(&[]);
+    assert_eq!(code, Some(0), "{error}");
+    // The certificate is for one of the two names.
+    assert!(out.contains("1 warning") && error.contains("is not for `*.example.net`"), "{out}{error}");
+    let alone = text.replace("listen = \"127.0.0.1:0\"", &listen).replace("[admin]\nsocket = \"edge.sock\"\n", "");
+    let named = "[[route]]\npath = \"/named\"\nto = \"http://nothing.invalid:1\"\n";
+    std::fs::write(&file, format!("{alone}{named}")).unwrap();
+    let (code, _, error) = check(&[]);
+    assert_eq!(code, Some(2), "{error}");
+    assert!(
+        error.contains("edge.toml:1: listen: cannot listen at") && error.contains("hint: another program"),
+        "{error}"
+    );
+    let (code, out, error) = check(&["--no-addresses"]);
+    assert_eq!(code, Some(0), "{error}");
+    assert!(out.contains("2 warnings") && error.contains("`nothing.invalid` cannot be resolved"), "{out}{error}");
+    let (code, out, error) = check(&["--no-addresses", "--no-names"]);
+    assert!(code == Some(0) && !error.contains("resolved"), "{out}{error}");
+}
+
+#[test]
+fn the_schema_is_json() {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_tiderace"));
+    let output = program.args(["edge", "config", "schema"]).env_remove("RUST_LOG").output().unwrap();
+    let schema: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(schema["properties"]["route"]["items"]["properties"]["retries"]["default"], 1);
+}
