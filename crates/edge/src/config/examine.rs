@@ -122,7 +122,9 @@ fn addresses(config: &Config, warnings: &mut Vec<Fault>) -> Result<(), Fault> {
 
 /// Tries what the gateway writes to.
 fn outputs(config: &Config, warnings: &mut Vec<Fault>) -> Result<(), Fault> {
-    let is_missing = |path: &str| !Path::new(path).parent().is_some_and(Path::is_dir);
+    // A name alone is in the directory of the process.
+    let is_missing =
+        |path: &str| Path::new(path).parent().is_some_and(|parent| !parent.as_os_str().is_empty() && !parent.is_dir());
     let log = config.log.access.as_str();
     if !["-", "off"].contains(&log) {
         let existing = Path::new(log).exists().then(|| std::fs::OpenOptions::new().append(true).open(log).map(drop));
