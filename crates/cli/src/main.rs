@@ -19,6 +19,7 @@ mod runtime;
 mod serve;
 mod stdout;
 mod stream;
+mod trust;
 mod watch;
 
 use std::{io::IsTerminal, process::ExitCode};

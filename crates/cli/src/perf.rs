@@ -5,7 +5,7 @@
 //! - [`datagrams`] sends datagrams at a fixed rate, [`requests`] compares kinds of connections, [`mod@tcp`] does the same over TCP.
 //! - [`interval`] prints lines meanwhile, [`progress`] a bar; [`stop`] is Ctrl-C.
 //! - [`report`] is what is printed, [`prometheus`] the same as metrics; [`samples`] is what may be said of times, [`mod@fec`] what repair did.
-//! - [`trust`] holds certificates, [`cpu`] CPU time.
+//! - [`cpu`] is CPU time.
 
 mod client;
 mod cpu;
@@ -26,7 +26,6 @@ mod server;
 mod stop;
 mod tcp;
 mod transfer;
-mod trust;
 
 use std::{process::ExitCode, time::Duration};
 

@@ -10,9 +10,8 @@ use super::{
     datagrams::{Plan, SMALLEST},
     interval::Form,
     requests::Kind,
-    trust::TrustArgs,
 };
-use crate::failure::Failure;
+use crate::{failure::Failure, trust::TrustArgs};
 
 /// Measure connections to a `tiderace perf server`.
 ///

@@ -13,16 +13,20 @@ use super::{
     options::{Args, Volume},
     outcome::{Outcome, Tally},
     progress::{Goal, Moved, Progress},
-    protocol::SenderReport,
+    protocol::{ALPN, SenderReport},
     reach::{Peer, Reached},
     report::{Cpu, Sender},
     requests::{self, Kind},
     samples::RttSamples,
     stop::Stop,
     transfer::{self, Delivered, End, Limit, TransferError, part},
+};
+use crate::{
+    address,
+    failure::Failure,
+    stdout::write_out,
     trust::{self, Sessions},
 };
-use crate::{address, failure::Failure, stdout::write_out};
 
 /// A connection on which data is transferred.
 pub(super) struct Line {
@@ -48,7 +52,7 @@ pub(super) async fn run(args: &Args) -> Result<Ran, Failure> {
     let watched = args.end.watch()?;
     let name = args.server_name.clone().unwrap_or(target.host);
     let peer = |sessions| {
-        let (tls, tickets) = trust::client(&args.trust, sessions, watched.keys())?;
+        let (tls, tickets) = trust::client(&args.trust, ALPN, sessions, watched.keys())?;
         let mut config = ClientConfig::new(Arc::new(tls), profile.clone());
         config.observe = watched.observer();
         Ok::<_, Failure>(Peer { address: target.address, name: name.clone(), config, tickets })

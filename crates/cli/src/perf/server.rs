@@ -23,13 +23,13 @@ use super::{
     samples::{RttSamples, Samples},
     tcp,
     transfer::TransferError,
-    trust::{self, CertificateArgs, Fingerprint},
 };
 use crate::{
     address::cannot_listen,
     failure::Failure,
     interrupt::Interrupt,
     stdout::{write_json_line, write_out},
+    trust::{self, CertificateArgs, Fingerprint},
 };
 
 /// Answer `tiderace perf client` until Ctrl-C.
@@ -63,7 +63,7 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     let profile = args.end.profile()?;
     let watched = args.end.watch()?;
-    let (tls, fingerprint) = trust::server(&args.certificate, watched.keys())?;
+    let (tls, fingerprint) = trust::server(&args.certificate, protocol::ALPN, watched.keys())?;
     let mut config = ServerConfig::new(Arc::new(tls), Arc::new(profile));
     config.observe = watched.observer();
     let mut interrupt = Interrupt::listen()?;

@@ -25,9 +25,9 @@ use crate::{
         requests::{self, Kind},
         stop::Stop,
         transfer::{Delivered, End, Limit, part},
-        trust::Sessions,
     },
     stdout::write_out,
+    trust::Sessions,
 };
 
 /// Runs the client over TCP.

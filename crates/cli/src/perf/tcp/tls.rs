@@ -12,7 +12,7 @@ use rustls::{
 use super::io::ALPN;
 use crate::{
     failure::Failure,
-    perf::trust::{self, CertificateArgs, Fingerprint, Sessions, Trust, TrustArgs},
+    trust::{self, CertificateArgs, Fingerprint, Sessions, Trust, TrustArgs},
 };
 
 /// Algorithms in the order of the QUIC transport, so that both ends spend the same on each byte.

@@ -17,12 +17,11 @@ use tiderace::{
     transport::tls::{MemoryTickets, rustls_backend::CertificateCheck},
 };
 
-use super::protocol::ALPN;
 use crate::failure::Failure;
 
 /// The certificate of a server.
 #[derive(Debug, Parser)]
-pub(super) struct CertificateArgs {
+pub(crate) struct CertificateArgs {
     /// Certificate chain (PEM), the server's own first [default: a new self-signed one for localhost]
     #[arg(long, value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
@@ -33,7 +32,7 @@ pub(super) struct CertificateArgs {
 
 /// Roots that a client trusts; without any of these options, those of the system.
 #[derive(Debug, Parser)]
-pub(super) struct TrustArgs {
+pub(crate) struct TrustArgs {
     /// Trust the root certificates in this file (PEM) and no others
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
@@ -47,7 +46,7 @@ pub(super) struct TrustArgs {
 
 /// The SHA-256 of a certificate (DER).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fingerprint([u8; 32]);
+pub(crate) struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
     fn of(certificate: &[u8]) -> Self {
@@ -84,17 +83,17 @@ impl std::str::FromStr for Fingerprint {
 }
 
 /// The server's certificate, its key and its fingerprint.
-pub(super) struct Own {
-    pub(super) chain: Vec<CertificateDer<'static>>,
-    pub(super) key: PrivateKeyDer<'static>,
-    pub(super) fingerprint: Fingerprint,
+pub(crate) struct Own {
+    pub(crate) chain: Vec<CertificateDer<'static>>,
+    pub(crate) key: PrivateKeyDer<'static>,
+    pub(crate) fingerprint: Fingerprint,
 }
 
 /// The certificate that the options name, or a new one.
 ///
 /// # Errors
 /// When files cannot be read or are no certificate and key.
-pub(super) fn own(args: &CertificateArgs) -> Result<Own, Failure> {
+pub(crate) fn own(args: &CertificateArgs) -> Result<Own, Failure> {
     let (Some(cert), Some(key)) = (&args.cert, &args.key) else { return self_signed() };
     let (cert_pem, key_pem) = (read(cert)?, read(key)?);
     let unusable = |error: &dyn std::fmt::Display| {
@@ -123,15 +122,16 @@ fn self_signed() -> Result<Own, Failure> {
 ///
 /// # Errors
 /// When certificate or key cannot be used.
-pub(super) fn server(
+pub(crate) fn server(
     args: &CertificateArgs,
+    alpn: &str,
     keys: Option<Arc<dyn KeyLog>>,
 ) -> Result<(RustlsServer, Fingerprint), Failure> {
     let unusable = |error: &dyn std::fmt::Display| Failure::new(format_args!("cannot use the certificate: {error}"));
     let Own { chain, key, fingerprint } = own(args)?;
     let chain = chain.iter().map(|certificate| certificate.to_vec()).collect();
     let identity = Identity::from_der(chain, key.secret_der().to_vec()).map_err(|error| unusable(&error))?;
-    let server = RustlsServer::builder().identity(identity).alpn(ALPN).early_data(true);
+    let server = RustlsServer::builder().identity(identity).alpn(alpn).early_data(true);
     let server = match keys {
         Some(keys) => server.key_log(keys),
         None => server,
@@ -141,7 +141,7 @@ pub(super) fn server(
 
 /// Sessions of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sessions {
+pub(crate) enum Sessions {
     /// Every handshake is a full one.
     New,
     /// Handshakes resume the session before.
@@ -151,7 +151,7 @@ pub(super) enum Sessions {
 }
 
 /// Judge of the server's certificate.
-pub(super) enum Trust {
+pub(crate) enum Trust {
     Platform,
     /// Root certificates in a PEM file.
     Roots {
@@ -166,7 +166,7 @@ impl TrustArgs {
     ///
     /// # Errors
     /// When the file of `--ca` cannot be read.
-    pub(super) fn trust(&self) -> Result<Trust, Failure> {
+    pub(crate) fn trust(&self) -> Result<Trust, Failure> {
         Ok(if let Some(path) = &self.ca {
             Trust::Roots { path: path.clone(), pem: read(path)? }
         } else if let Some(fingerprint) = self.pin {
@@ -179,7 +179,7 @@ impl TrustArgs {
     }
 
     /// Warns of `--insecure`.
-    pub(super) fn warn(&self) {
+    pub(crate) fn warn(&self) {
         if self.insecure {
             eprintln!(
                 "WARNING: --insecure: the server's certificate is not checked. Anybody on the path can pose as the"
@@ -193,13 +193,14 @@ impl TrustArgs {
 ///
 /// # Errors
 /// When nobody can be trusted: a file that holds no certificates, a platform without a store.
-pub(super) fn client(
+pub(crate) fn client(
     args: &TrustArgs,
+    alpn: &str,
     sessions: Sessions,
     keys: Option<Arc<dyn KeyLog>>,
 ) -> Result<(RustlsClient, Arc<MemoryTickets>), Failure> {
     let tickets = Arc::new(MemoryTickets::default());
-    let builder = RustlsClient::builder().alpn(ALPN).early_data(sessions == Sessions::EarlyData);
+    let builder = RustlsClient::builder().alpn(alpn).early_data(sessions == Sessions::EarlyData);
     let builder = match keys {
         Some(keys) => builder.key_log(keys),
         None => builder,
@@ -217,13 +218,13 @@ pub(super) fn client(
 }
 
 /// The client's side of TLS cannot be had.
-pub(super) fn cannot_set_up(error: &dyn std::fmt::Display) -> Failure {
+pub(crate) fn cannot_set_up(error: &dyn std::fmt::Display) -> Failure {
     Failure::new(format_args!("cannot set up TLS: {error}"))
         .hint("say whom to trust with `--ca FILE`, `--pin FINGERPRINT` or `--insecure`")
 }
 
 /// The file of `--ca` holds no certificates.
-pub(super) fn no_roots(path: &Path, error: &dyn std::fmt::Display) -> Failure {
+pub(crate) fn no_roots(path: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::new(format_args!("cannot use {}: {error}", path.display()))
         .hint("it has to be a PEM file with `-----BEGIN CERTIFICATE-----`")
 }
