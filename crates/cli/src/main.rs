@@ -11,6 +11,7 @@ mod lab;
 mod masque;
 mod perf;
 mod printable;
+mod probe;
 mod proxy;
 mod qlog;
 mod relay;
@@ -48,6 +49,8 @@ enum Command {
     Masque(masque::Args),
     /// Measure QUIC, or the kernel's TCP, between two hosts.
     Perf(perf::Args),
+    /// Measure a path: rate, delay, loss, queue, MTU; recommend settings; write a scenario.
+    Probe(Box<probe::Args>),
     /// Serve programs on this machine as an HTTP proxy that speaks QUIC.
     Proxy(proxy::Args),
     /// Say what qlog files show.
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::run(args),
         Command::Masque(args) => masque::run(&args),
         Command::Perf(args) => perf::run(args),
+        Command::Probe(args) => probe::run(&args),
         Command::Proxy(args) => proxy::run(&args),
         Command::Qlog(args) => qlog::run(args),
         Command::Relay(args) => relay::run(&args),

@@ -9,6 +9,17 @@ use crate::{address, failure::Failure};
 /// # Errors
 /// When the system gives no descriptors for it.
 pub(crate) fn start() -> Result<Runtime, Failure> {
-    let runtime = Builder::new_current_thread().enable_all().build();
+    built(Builder::new_current_thread().enable_all().build())
+}
+
+/// Starts a runtime with two threads, for a command whose measurements must not wait for its own load.
+///
+/// # Errors
+/// When the system gives no descriptors or threads for it.
+pub(crate) fn start_parallel() -> Result<Runtime, Failure> {
+    built(Builder::new_multi_thread().worker_threads(2).enable_all().build())
+}
+
+fn built(runtime: std::io::Result<Runtime>) -> Result<Runtime, Failure> {
     runtime.map_err(|error| Failure::new(format_args!("cannot start: {}", address::plain(&error))))
 }

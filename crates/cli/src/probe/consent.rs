@@ -1,0 +1,43 @@
+//! Consent to load a path.
+
+use std::io::{BufRead, IsTerminal, Write as _};
+
+use super::ProbeArgs;
+use crate::failure::Failure;
+
+/// Answer to the question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Consent {
+    Given,
+    /// Only what loads nothing is measured.
+    Refused,
+}
+
+/// Asks at the terminal whether the path may be loaded.
+///
+/// # Errors
+/// When nobody can be asked and no option answers.
+pub(super) fn ask(args: &ProbeArgs) -> Result<Consent, Failure> {
+    if args.idle {
+        return Ok(Consent::Refused);
+    }
+    if args.yes {
+        return Ok(Consent::Given);
+    }
+    let input = std::io::stdin();
+    if !input.is_terminal() || !std::io::stderr().is_terminal() {
+        return Err(Failure::new("this would load the path, and there is no terminal to ask at")
+            .hint("`--yes` loads it; `--idle` measures only what needs no load"));
+    }
+    eprint!(
+        "This fills the path in both directions for up to {} s, with up to {}. Others on it will notice. Go on? [y/N] ",
+        args.time.as_secs(),
+        indicatif::DecimalBytes(args.bytes.as_bytes())
+    );
+    let _ = std::io::stderr().flush();
+    let mut line = String::new();
+    // An input that ends has said no.
+    let _ = input.lock().read_line(&mut line);
+    let is_yes = matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes");
+    Ok(if is_yes { Consent::Given } else { Consent::Refused })
+}

@@ -1,0 +1,209 @@
+//! `tiderace probe`: the path between two hosts, measured over real UDP, QUIC and TCP.
+//!
+//! - [`client`] measures, [`serve`] answers; [`protocol`] is what they say over QUIC, [`wire`] the datagrams beside it, [`port`] their socket.
+//! - [`estimate`] turns packets into figures, [`results`] holds these with their cost, [`report`] prints them.
+//! - [`recommend`] has the rows of docs/choose.md, [`scenario`] writes a file for the laboratory, [`consent`] asks before it loads.
+
+mod client;
+mod consent;
+mod estimate;
+mod port;
+mod protocol;
+mod recommend;
+mod report;
+mod results;
+mod scenario;
+mod serve;
+mod wire;
+
+use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, process::ExitCode, time::Duration};
+
+use clap::Parser;
+use tiderace::units::{DataSize, duration_text};
+
+use crate::{
+    address::plain,
+    failure::Failure,
+    runtime,
+    stdout::{write_json_line, write_out},
+    trust::{CertificateArgs, TrustArgs},
+};
+
+/// Heading of the options of the other end.
+const SERVE: &str = "Serve (with --serve)";
+
+/// Measure a path: rate, delay, loss, queue, MTU; recommend settings; write a scenario.
+///
+/// The other end is `tiderace probe --serve ADDRESS:PORT`. Figures have 95 % intervals, their cost in bytes and seconds, and their method:
+/// round trips idle and under load, round trips per minute, variation of the one-way delay, loss and its bursts, reordering, rate, queue,
+/// signs of a policer, path MTU, ECN marks, TCP beside UDP; on request the timeout of a NAT.
+///
+/// Rate, queue and loaded round trips fill the path for some seconds: at a terminal a question comes before that, elsewhere --yes is needed.
+/// --idle measures only what loads nothing.
+///
+/// The serving end answers clients that have its token (or anybody, with --open), sends only to hosts that the handshake of QUIC has
+/// validated, and no more than its limits allow. It takes one port of UDP and TCP, and another of UDP for datagrams (--udp-port).
+///
+/// Exit code 0: measured; notes say what could not be. 2: an option is wrong, the server cannot be reached, or it refuses.
+#[derive(Debug, Parser)]
+#[command(after_help = "Examples:
+  tiderace probe --serve 0.0.0.0:4433
+  tiderace probe 192.0.2.1:4433 --pin FINGERPRINT --token TOKEN
+  tiderace probe 192.0.2.1:4433 --pin FINGERPRINT --token TOKEN --yes --json --scenario my-path.toml
+  tiderace lab run my-path.toml
+  tiderace probe 192.0.2.1:4433 --pin FINGERPRINT --token TOKEN --idle --nat-timeout '2 min'
+
+Documentation: docs/probe.md")]
+pub(crate) struct Args {
+    /// The serving end
+    #[arg(value_name = "HOST:PORT", required_unless_present = "serve")]
+    server: Option<String>,
+    /// Serve at this address, with UDP and TCP, until Ctrl-C
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "server", help_heading = SERVE)]
+    serve: Option<SocketAddr>,
+    /// Print JSON: the report, or a line for each event of a serving end
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    probe: ProbeArgs,
+    #[command(flatten)]
+    serving: ServeArgs,
+}
+
+/// Options of the measuring end.
+#[derive(Debug, Parser)]
+struct ProbeArgs {
+    /// Token that the serving end has printed, or was given
+    #[arg(long, value_name = "TOKEN")]
+    token: Option<String>,
+    /// Measure for at most about so long; all parts get shorter
+    #[arg(long, value_name = "TIME", default_value = "30 s", value_parser = duration_text::parse)]
+    time: Duration,
+    /// Use at most so many bytes, both directions together
+    #[arg(long, value_name = "SIZE", default_value = "500 MB")]
+    bytes: DataSize,
+    /// Load the path without a question
+    #[arg(long, short, conflicts_with = "idle")]
+    yes: bool,
+    /// Measure only what loads nothing
+    #[arg(long)]
+    idle: bool,
+    /// Find out after which silence a NAT forgets a mapping, up to this time; takes as long
+    #[arg(long, value_name = "TIME", value_parser = duration_text::parse)]
+    nat_timeout: Option<Duration>,
+    /// Write a scenario with this path, for `tiderace lab run FILE`
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+    /// Time within which the handshake has to be complete
+    #[arg(long, value_name = "TIME", default_value = "10 s", value_parser = duration_text::parse)]
+    timeout: Duration,
+    /// Name that the server's certificate has to be for [default: HOST]
+    #[arg(long, value_name = "NAME")]
+    server_name: Option<String>,
+    #[command(flatten)]
+    trust: TrustArgs,
+}
+
+/// Options of the serving end. `--token` is shared.
+#[derive(Debug, Parser)]
+struct ServeArgs {
+    /// Measure with anybody
+    #[arg(long, requires = "serve", conflicts_with = "token", help_heading = SERVE)]
+    open: bool,
+    /// UDP port for datagrams [default: any free one]
+    #[arg(long, value_name = "PORT", requires = "serve", help_heading = SERVE)]
+    udp_port: Option<u16>,
+    /// Clients at a time
+    #[arg(long, value_name = "N", default_value = "4", help_heading = SERVE)]
+    clients: NonZeroUsize,
+    /// Bytes an hour for each client address, both directions together
+    #[arg(long, value_name = "SIZE", default_value = "2 GB", help_heading = SERVE)]
+    client_bytes: DataSize,
+    /// Bytes an hour for all clients
+    #[arg(long, value_name = "SIZE", default_value = "20 GB", help_heading = SERVE)]
+    total_bytes: DataSize,
+    /// Longest session
+    #[arg(long, value_name = "TIME", default_value = "15 min", value_parser = duration_text::parse, help_heading = SERVE)]
+    longest: Duration,
+    #[command(flatten)]
+    certificate: CertificateArgs,
+}
+
+/// Limits of `--time`.
+const TIMES: std::ops::RangeInclusive<Duration> = Duration::from_secs(5)..=Duration::from_secs(600);
+
+impl ProbeArgs {
+    fn check(&self) -> Result<(), Failure> {
+        if !TIMES.contains(&self.time) {
+            return Err(
+                Failure::new("`--time` is not between 5 s and 10 min").hint("the default, 30 s, does for most paths")
+            );
+        }
+        if self.bytes.as_bytes() < 1_000_000 {
+            return Err(Failure::new("`--bytes` is below 1 MB, in which hardly anything can be measured")
+                .hint("a rate of R takes about R × 5 s; `--idle` takes some 100 kB"));
+        }
+        if self.timeout.is_zero() {
+            return Err(Failure::new("no handshake is complete within no time").hint("give `--timeout` more than 0"));
+        }
+        Ok(())
+    }
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let runtime = runtime::start_parallel()?;
+    let result = match (&args.serve, &args.server) {
+        (Some(address), _) => {
+            runtime.block_on(serve::run(*address, args.probe.token.as_ref(), &args.serving, args.json))
+        }
+        (None, Some(server)) => runtime.block_on(measure(server, args)),
+        (None, None) => Err(Failure::new("which host?").hint("tiderace probe HOST:PORT")),
+    };
+    runtime.shutdown_timeout(Duration::ZERO);
+    result
+}
+
+async fn measure(server: &str, args: &Args) -> Result<ExitCode, Failure> {
+    args.probe.check()?;
+    let results = client::run(server, &args.probe).await?;
+    if args.json {
+        write_json_line(&report::json(&results, server))?;
+    } else {
+        write_out(&report::text(&results, server))?;
+    }
+    if let Some(file) = &args.probe.scenario {
+        let name = file.file_stem().and_then(|stem| stem.to_str()).map_or_else(|| "measured".to_owned(), scenario_name);
+        let text = scenario::text(&results, &name, server).ok_or_else(|| {
+            Failure::new("no scenario is written: it needs a round trip and a rate of downloads")
+                .hint("load the path: without `--idle`, with `--yes`")
+        })?;
+        std::fs::write(file, text).map_err(|error| {
+            Failure::new(format_args!("cannot write {}: {}", file.display(), plain(&error))).hint("name another file")
+        })?;
+        eprintln!("scenario: tiderace lab run {}", file.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lower-case letters, digits and hyphens, as names of scenarios are.
+fn scenario_name(stem: &str) -> String {
+    let name: String = stem
+        .to_ascii_lowercase()
+        .chars()
+        .map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' })
+        .collect();
+    let name = name.trim_matches('-').to_owned();
+    if name.is_empty() { "measured".to_owned() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_scenarios() {
+        assert_eq!(scenario_name("My Path_1"), "my-path-1");
+        assert_eq!(scenario_name("..."), "measured");
+    }
+}
