@@ -116,7 +116,8 @@ fn findings(results: &Results) -> Vec<String> {
                 Some(lost) if mtu.is_of_interface => {
                     found.push(format!("MTU {name}: {} bytes, the sender's interface takes no {lost}.", mtu.passes));
                 }
-                Some(lost) => found.push(format!("MTU {name}: {} bytes pass, {lost} are lost silently.", mtu.passes)),
+                Some(lost) => found
+                    .push(format!("MTU {name}: {} bytes pass, {lost} are lost silently; TCP may stall.", mtu.passes)),
                 None => found.push(format!("MTU {name}: {} bytes pass, more was not tried.", mtu.passes)),
             }
         }

@@ -78,11 +78,10 @@ impl Train {
         } else {
             Estimate::at_least(value.min(offered), samples)
         };
-        let excess = self.excess(&arrivals, delivered) / kept;
+        let (excess, doubt) = self.excess(&arrivals, delivered, half);
+        let (excess, doubt) = (excess / kept, doubt / kept);
         let queue_bytes = bytes(growth.full);
         let is_overflowing = excess_loss(self.sent.len(), &arrivals) > idle_loss + 0.03;
-        // What the steady rate may be wrong by, over the first half of the train.
-        let doubt = half / 8.0 * span(&arrivals[0].received, &arrivals[samples / 2].received) / 1e6;
         let is_policed =
             is_limited && is_overflowing && excess > queue_bytes.max(BURST_PACKETS * packet).max(2.0 * doubt);
         let policer_burst = is_policed
@@ -100,13 +99,15 @@ impl Train {
         Some(Overload { rate, offered, is_limited, queue, queue_delay_ms, policer_burst, lost })
     }
 
-    /// Bytes that arrived above the steady rate at most: what the first half of the train got beyond it.
-    fn excess(&self, arrivals: &[Arrival], delivered: f64) -> f64 {
+    /// Bytes that arrived above the steady rate, and what these may be wrong by since the rate is: where they stand out the most.
+    fn excess(&self, arrivals: &[Arrival], delivered: f64, half: f64) -> (f64, f64) {
         let first = arrivals[0].received;
         let beyond = arrivals.iter().enumerate().map(|(count, arrival)| {
-            to_f64(count) * f64::from(self.size) - delivered / 8e6 * span(&first, &arrival.received)
+            let elapsed = span(&first, &arrival.received) / 8e6;
+            (to_f64(count) * f64::from(self.size) - delivered * elapsed, half * elapsed)
         });
-        beyond.fold(0.0, f64::max)
+        let stands_out = |(bytes, doubt): &(f64, f64)| bytes - 2.0 * doubt;
+        beyond.max_by(|a, b| stands_out(a).total_cmp(&stands_out(b))).unwrap_or((0.0, 0.0))
     }
 }
 
@@ -259,6 +260,17 @@ mod tests {
             let truth = burst as f64;
             assert!(near(found.policer_burst.unwrap().value, truth, 0.15), "{burst}: {found:?}");
         }
+    }
+
+    #[test]
+    fn a_small_bucket_shows_at_a_high_rate() {
+        let policer =
+            Policer { rate: Bitrate::from_bps(56 * MBIT), burst: DataSize::from_bytes(27_000), udp_only: false };
+        let loss = Law::Burst { mean: Probability::new(0.015).unwrap(), length: 5.0 };
+        let config = LinkConfig { policer: Some(policer), loss, ..link(280, 3_500_000) };
+        let found = train(&config, 112 * MBIT, 1_228, 1_500_000, 1).analyse(0.015).unwrap();
+        assert!(near(found.rate.value, 5.6e7, 0.03) && found.queue.is_none(), "{found:?}");
+        assert!(near(found.policer_burst.unwrap().value, 27_000.0, 0.3), "{found:?}");
     }
 
     #[test]
