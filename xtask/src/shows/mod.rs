@@ -41,6 +41,7 @@ mod page;
 mod paths;
 mod perf;
 mod post_quantum;
+mod probe;
 mod random_loss;
 mod real_interop;
 mod realtime;

@@ -35,6 +35,11 @@ pub(crate) fn cases() -> Vec<Case> {
         case("loss", "packets lost behind the path against the law", loss),
         case("packets", "50,000 UDP packets a second", packets),
         case("agreement", "both clocks agree, and planted errors are found", agreement),
+        case(
+            "probe",
+            "`tiderace probe` on drawn paths: rate, RTT, loss, MTU, queue against the truth",
+            super::probe::measure,
+        ),
         case("left-behind", "processes, namespaces and devices after every kind of end", left_behind),
     ]
 }
