@@ -23,13 +23,13 @@ const LIMIT: Duration = Duration::from_secs(180);
 #[derive(Clone, Debug)]
 struct Hidden {
     rtt_ms: f64,
-    down: Way,
-    up: Way,
+    down: HiddenLink,
+    up: HiddenLink,
 }
 
 /// One direction.
 #[derive(Clone, Debug)]
-struct Way {
+struct HiddenLink {
     rate: f64,
     /// Bytes.
     queue: f64,
@@ -64,14 +64,14 @@ impl Hidden {
             };
             let mtu = 1_280 + random.next_u32() % 221;
             let policer = (random.next_u32() % 5 == 0).then(|| spread(&mut random, 15_000.0, 150_000.0));
-            Way { rate, queue, loss, mtu, policer }
+            HiddenLink { rate, queue, loss, mtu, policer }
         };
         let (down, up) = (way(80e6), way(40e6));
         Self { rtt_ms, down, up }
     }
 
     fn scenario(&self, number: u64) -> String {
-        let way = |name: &str, of: &Way| {
+        let way = |name: &str, of: &HiddenLink| {
             let link = match of.policer {
                 Some(burst) => format!(
                     "rate = \"{:.0} bit/s\"\nqueue = \"{:.0} B\"\npolicer = {{ rate = \"{:.0} bit/s\", burst = \"{burst:.0} B\" }}",

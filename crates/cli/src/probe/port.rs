@@ -53,7 +53,8 @@ impl Port {
         now();
         let socket = std::net::UdpSocket::bind(address)?;
         let reference = socket2::SockRef::from(&socket);
-        // Within the administrator's limit; less costs packets of the fastest trains, which the receiver cannot tell from the path's losses.
+        // Within the administrator's limit; less costs packets of the fastest trains, which the receiver cannot tell from the
+        // path's losses.
         let _ = reference.set_recv_buffer_size(BUFFER);
         let _ = reference.set_send_buffer_size(BUFFER);
         // Sets Don't Fragment and leaves path MTU discovery to whoever probes.

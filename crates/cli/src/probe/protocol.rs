@@ -1,7 +1,8 @@
 //! Messages between both ends of a probe, over QUIC.
 //!
 //! Each is a JSON object behind its length (32 bits), on a bidirectional stream that the client opens. A connection begins with
-//! [`Request::Begin`], which names the token, or with [`Request::Join`] when it belongs to a session that there is. Data may follow the
+//! [`Request::Begin`], which names the token, or with [`Request::Join`] when it belongs to a session that there is. Data may
+//! follow the
 //! answer: records of [`Request::Records`], a stream of bytes of [`Request::Download`] until the client wants no more.
 
 use bytes::Bytes;
@@ -65,13 +66,13 @@ pub(super) struct Order {
 pub(super) enum Answer {
     /// The session has begun.
     Welcome(Welcome),
-    /// It was done.
+    /// Success.
     Done,
     /// The train was sent, or as much of it as the limits allow.
     Sent(Sent),
     /// So many records follow; so many more did not find room.
     Records { count: u32, dropped: u64 },
-    /// It was not done.
+    /// Refusal.
     Refused(Refusal),
 }
 

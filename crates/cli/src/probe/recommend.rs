@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::results::{Results, Way};
+use super::results::{DirectionResults, Results};
 
 /// A recommendation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -11,7 +11,7 @@ pub(super) struct Advice {
     pub(super) settings: Vec<&'static str>,
     /// Row of the table in docs/choose.md.
     pub(super) network: &'static str,
-    /// What of this path fits the row.
+    /// Figures of this path that fit the row.
     pub(super) reason: String,
     /// Measured gain of the row, for one connection.
     pub(super) gain: &'static str,
@@ -170,7 +170,7 @@ pub(super) fn repair(results: &Results) -> Option<Advice> {
 }
 
 /// Variation of the one-way delay at p95, in ms, where it is that of the row.
-fn heavy_tail(way: &Way) -> Option<f64> {
+fn heavy_tail(way: &DirectionResults) -> Option<f64> {
     way.variation.as_ref().map(|variation| variation.value.p95).filter(|p95| *p95 >= 300.0)
 }
 

@@ -32,11 +32,11 @@ pub(super) struct Measured<T> {
 pub(super) struct Ecn {
     /// Packets that arrived of those sent with ECT(0), and with CE.
     pub(super) arrived: [u32; 2],
-    /// Those of them that still had their mark.
+    /// Number of them that still had their mark.
     pub(super) kept: [u32; 2],
 }
 
-/// What a load showed.
+/// Findings under load.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Loaded {
     pub(super) rtt: Option<RoundTrips>,
@@ -54,7 +54,7 @@ pub(super) struct Tcp {
 
 /// Findings of one direction.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Way {
+pub(super) struct DirectionResults {
     pub(super) rate: Option<Measured<Overload>>,
     pub(super) loss: Option<Measured<Loss>>,
     pub(super) reordering: Option<Measured<Reordering>>,
@@ -74,27 +74,27 @@ pub(super) struct NatTimeout {
     pub(super) forgets_s: Option<u64>,
 }
 
-/// Everything that was found.
+/// All findings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Results {
     pub(super) rtt: Option<Measured<RoundTrips>>,
-    pub(super) up: Way,
-    pub(super) down: Way,
+    pub(super) up: DirectionResults,
+    pub(super) down: DirectionResults,
     pub(super) nat: Option<Measured<NatTimeout>>,
-    /// What was not measured, and why.
+    /// Reasons why figures are missing.
     pub(super) notes: Vec<String>,
     pub(super) cost: Cost,
 }
 
 impl Results {
-    pub(super) const fn way(&self, direction: Direction) -> &Way {
+    pub(super) const fn way(&self, direction: Direction) -> &DirectionResults {
         match direction {
             Direction::Up => &self.up,
             Direction::Down => &self.down,
         }
     }
 
-    pub(super) const fn way_mut(&mut self, direction: Direction) -> &mut Way {
+    pub(super) const fn way_mut(&mut self, direction: Direction) -> &mut DirectionResults {
         match direction {
             Direction::Up => &mut self.up,
             Direction::Down => &mut self.down,
@@ -157,7 +157,7 @@ impl Results {
     }
 }
 
-impl Way {
+impl DirectionResults {
     fn add(&self, to: &mut Figures) {
         if let Some(Measured { value: found, cost }) = &self.rate {
             let method = if found.policer_burst.is_some() {
@@ -292,7 +292,8 @@ mod tests {
     #[test]
     fn udp_is_shaped_where_tcp_is_faster() {
         let cost = Cost::default();
-        let mut way = Way { rate: Some(Measured { value: overload(1.2e7), cost }), ..Way::default() };
+        let mut way =
+            DirectionResults { rate: Some(Measured { value: overload(1.2e7), cost }), ..DirectionResults::default() };
         assert_eq!(way.shaped(), None);
         way.tcp = Some(Measured { value: Tcp { goodput: 1.15e7 }, cost });
         assert_eq!(way.shaped(), None);

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{
     client::Direction,
-    results::{Results, Way},
+    results::{DirectionResults, Results},
 };
 
 /// Delay variation below which none is written: wake-ups of both ends look like that.
@@ -35,7 +35,7 @@ pub(super) fn text(results: &Results, name: &str, server: &str) -> Option<String
     Some(out)
 }
 
-fn link(out: &mut String, way: &Way, delay_ms: f64) {
+fn link(out: &mut String, way: &DirectionResults, delay_ms: f64) {
     if let Some(found) = way.rate.as_ref().map(|rate| &rate.value) {
         let rate = found.rate.value;
         if let Some(burst) = found.policer_burst {

@@ -1,4 +1,4 @@
-//! What arrives at the measuring end: answers to pings, and the packets of trains.
+//! Arrivals at the measuring end: answers to pings, and the packets of trains.
 
 use std::{
     collections::HashMap,
@@ -23,7 +23,7 @@ pub(super) struct Pong {
     pub(super) ecn: [u8; 2],
 }
 
-/// What has arrived.
+/// Packets that have arrived.
 #[derive(Default)]
 pub(super) struct Inbox {
     pub(super) trains: Mutex<HashMap<u8, Vec<Record>>>,

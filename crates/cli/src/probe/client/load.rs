@@ -1,4 +1,5 @@
-//! Round trips while the path is loaded: bulk streams on several connections of CUBIC, and what pings, requests and new connections take
+//! Round trips while the path is loaded: bulk streams on several connections of CUBIC, and what pings, requests and new
+//! connections take
 //! meanwhile (draft-ietf-ippm-responsiveness).
 
 use std::{sync::Arc, time::Duration};
@@ -23,7 +24,7 @@ const APART: Duration = Duration::from_millis(60);
 /// Time after which a probe is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a load shows.
+/// Samples taken under a load.
 pub(super) struct Loaded {
     /// Round trips of datagrams beside the load, in microseconds.
     pub(super) rtts: Vec<u64>,

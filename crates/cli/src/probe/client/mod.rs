@@ -1,6 +1,7 @@
 //! The measuring end: phases in order, from light to heavy.
 //!
-//! [`path`] has session and datagrams, [`inbox`] what arrives, [`sample`] trains; [`mod@mtu`], [`rate`], [`load`], [`tcp`] a measurement each.
+//! [`path`] has session and datagrams, [`inbox`] what arrives, [`sample`] trains; [`mod@mtu`], [`rate`], [`load`], [`tcp`] a
+//! measurement each.
 
 mod inbox;
 mod load;
@@ -210,7 +211,7 @@ impl Probe {
         None
     }
 
-    /// What loads nothing: round trip, ECN, MTU.
+    /// Measures without a load: round trip, ECN, MTU.
     async fn light(&mut self) {
         let path = self.path.clone();
         self.results.rtt = self
@@ -236,7 +237,7 @@ impl Probe {
         }
     }
 
-    /// What loads the path: rate and queue, loss at a pace that the rate allows, round trips under load, TCP.
+    /// Measures under load: rate and queue, loss at a pace that the rate allows, round trips under load, TCP.
     async fn heavy(&mut self) {
         let path = self.path.clone();
         let mut trains = Vec::new();

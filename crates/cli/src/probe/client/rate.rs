@@ -1,4 +1,5 @@
-//! Rate, queue and policer of a direction: trains that are four times as fast each time until the path is the limit, then one of twice its
+//! Rate, queue and policer of a direction: trains that are four times as fast each time until the path is the limit, then one of
+//! twice its
 //! rate that fills the queue.
 
 use std::time::Duration;
@@ -25,7 +26,8 @@ const LARGEST: u16 = 1_200;
 /// Packets that a train should have.
 const PACKETS: f64 = 150.0;
 
-/// Finds what a direction carries: the train that loaded it. `None` when nothing came through. `share` of the bytes that are left may be used.
+/// Finds what a direction carries: the train that loaded it. `None` when nothing came through. `share` of the bytes that are left
+/// may be used.
 ///
 /// # Errors
 /// When the server does not answer.

@@ -9,7 +9,7 @@ use crate::probe::{estimate::overload::Train, protocol::Order, wire::Record};
 pub(super) struct Pings {
     pub(super) sent: u32,
     pub(super) pongs: Vec<Pong>,
-    /// This machine's interface takes none of this size.
+    /// Refusal of this size by this machine's interface.
     pub(super) is_too_large: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Loss and the lengths of its bursts, by the two-state chain of Gilbert: a packet is lost or received, with a probability that depends
+//! Loss and the lengths of its bursts, by the two-state chain of Gilbert: a packet is lost or received, with a probability that
+//! depends
 //! on the fate of the packet before it.
 
 use serde::Serialize;
@@ -119,7 +120,8 @@ mod tests {
         assert_eq!((found.sent, found.lost), (4, 2));
     }
 
-    /// Bursts of Gilbert and Elliott: intervals cover the law as often as they promise. With 100 trains at 95 %, fewer than 87 happen once in
+    /// Bursts of Gilbert and Elliott: intervals cover the law as often as they promise. With 100 trains at 95 %, fewer than 87
+    /// happen once in
     /// 2,000 times.
     #[test]
     fn intervals_of_bursty_loss_cover_the_law() {
@@ -141,7 +143,7 @@ mod tests {
 
     /// Short trains have few bursts: the interval covers the law at least nine times in ten.
     #[test]
-    fn intervals_of_few_bursts_are_honest() {
+    fn intervals_of_few_bursts_cover_the_law() {
         for (count, mean, length) in [(2_000, 0.02, 3.0), (1_500, 0.01, 4.0), (600, 0.03, 3.0), (2_000, 0.02, 1.0)] {
             let law = Law::Burst { mean: Probability::new(mean).unwrap(), length };
             let covers = |seed| Loss::of(&fates(law.clone(), count, seed)).share.covers(mean);

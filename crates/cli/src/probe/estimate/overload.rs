@@ -1,6 +1,7 @@
 //! Rate, queue and policer of one direction, from a train of packets above its rate.
 //!
-//! A link with a queue delivers at its rate from the first packet on, and the delay grows until the queue is full. A policer delivers what
+//! A link with a queue delivers at its rate from the first packet on, and the delay grows until the queue is full. A policer
+//! delivers what
 //! its bucket holds at the sender's rate, then at its own, and the delay does not grow.
 
 use lab::stats::distribution::student_quantile;
@@ -19,7 +20,7 @@ pub(in crate::probe) struct Train {
     pub(in crate::probe) arrivals: Vec<Arrival>,
 }
 
-/// What a train shows.
+/// Findings of a train.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(in crate::probe) struct Overload {
     /// Bits per second that leave the bottleneck. Only a lower bound when the train was not faster than the path.
@@ -52,7 +53,8 @@ const BURST_PACKETS: f64 = 5.0;
 const FLOOR: f64 = 0.005;
 
 impl Train {
-    /// Analyses the train. `idle_loss` is the share of packets that this direction loses without a load; it is taken for loss behind the
+    /// Analyses the train. `idle_loss` is the share of packets that this direction loses without a load; it is taken for loss
+    /// behind the
     /// bottleneck. `None` with too few arrivals.
     pub(in crate::probe) fn analyse(&self, idle_loss: f64) -> Option<Overload> {
         let mut arrivals = self.arrivals.clone();
@@ -117,7 +119,7 @@ struct Growth {
     full: f64,
     most: f64,
     middle: f64,
-    /// It grew no more in the last third.
+    /// Returns whether growth ended before the last third.
     has_ended: bool,
 }
 
@@ -148,7 +150,8 @@ fn excess_loss(sent: usize, arrivals: &[Arrival]) -> f64 {
     Loss::of_numbers(sent - from, late.filter_map(|number| u32::try_from(number).ok())).share.value
 }
 
-/// Rate of arrivals in bit/s, and half of its 95 % interval: groups of as many packets each, from the last of one to the last of the next.
+/// Rate of arrivals in bit/s, and half of its 95 % interval: groups of as many packets each, from the last of one to the last of
+/// the next.
 fn steady_rate(size: u32, arrivals: &[Arrival]) -> Option<(f64, f64)> {
     let (first, last) = (arrivals.first()?, arrivals.last()?);
     let all = rate(size, arrivals.len() - 1, span(&first.received, &last.received));

@@ -1,6 +1,7 @@
 //! The serving end: answers clients that have a token, within limits.
 //!
-//! [`limits`] says how much, [`session`] holds what belongs to a client, [`requests`] answers over QUIC, [`tcp`] over TCP. Datagrams are
+//! [`limits`] says how much, [`session`] holds what belongs to a client, [`requests`] answers over QUIC, [`tcp`] over TCP.
+//! Datagrams are
 //! answered here: none goes to an address that QUIC has not validated, and no answer is larger than its question.
 
 mod limits;
@@ -41,7 +42,7 @@ use crate::{
 /// Connections of strangers beside those of sessions: they have the time of a handshake and of one message.
 const STRANGERS: usize = 64;
 
-/// Everything that answers share.
+/// State that all answers share.
 struct Server {
     /// `None`: anybody may measure.
     token: Option<String>,
@@ -79,7 +80,8 @@ impl Server {
                 if session.spend(length + HEAD as u64) {
                     let mut answer = [0; HEAD];
                     Packet { kind: Kind::Pong, ecn: arrived.ecn, nonce, ..packet }.write(&mut answer);
-                    // With its mark, so that the client sees what the way back does to it. A full socket loses it, as the path might.
+                    // With its mark, so that the client sees what the way back does to it. A full socket loses it, as the path
+                    // might.
                     let _ = self.port.send_now(arrived.from, arrived.to, &answer, arrived.ecn);
                 }
             }
