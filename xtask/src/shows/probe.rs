@@ -63,7 +63,7 @@ impl Hidden {
                 _ => (spread(&mut random, 0.005, 0.03), between(&mut random, 2.0, 6.0)),
             };
             let mtu = 1_280 + random.next_u32() % 221;
-            let policer = (random.next_u32() % 5 == 0).then(|| spread(&mut random, 15_000.0, 150_000.0));
+            let policer = random.next_u32().is_multiple_of(5).then(|| spread(&mut random, 15_000.0, 150_000.0));
             HiddenLink { rate, queue, loss, mtu, policer }
         };
         let (down, up) = (way(80e6), way(40e6));
