@@ -49,7 +49,7 @@ enum Command {
     Masque(masque::Args),
     /// Measure QUIC, or the kernel's TCP, between two hosts.
     Perf(perf::Args),
-    /// Measure a path: rate, delay, loss, queue, MTU; recommend settings; write a scenario.
+    // Described where its options are: a comment here would take the place of the long text there.
     Probe(Box<probe::Args>),
     /// Serve programs on this machine as an HTTP proxy that speaks QUIC.
     Proxy(proxy::Args),

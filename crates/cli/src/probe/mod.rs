@@ -35,19 +35,16 @@ const SERVE: &str = "Serve (with --serve)";
 
 /// Measure a path: rate, delay, loss, queue, MTU; recommend settings; write a scenario.
 ///
-/// The other end is `tiderace probe --serve ADDRESS:PORT`. Figures have 95 % intervals, their cost in bytes and seconds, and
-/// their method:
-/// round trips idle and under load, round trips per minute, variation of the one-way delay, loss and its bursts, reordering,
-/// rate, queue,
-/// signs of a policer, path MTU, ECN marks, TCP beside UDP; on request the timeout of a NAT.
+/// The other end is `tiderace probe --serve ADDRESS:PORT`. Figures have 95 % intervals, their cost in bytes and seconds, and their
+/// method: round trips idle and under load, round trips per minute, variation of the one-way delay, loss and its bursts,
+/// reordering, rate, queue, signs of a policer, path MTU, ECN marks, TCP beside UDP; on request the timeout of a NAT.
 ///
-/// Rate, queue and loaded round trips fill the path for some seconds: at a terminal a question comes before that, elsewhere --yes
-/// is needed.
-/// --idle measures only what loads nothing.
+/// Rate, queue and loaded round trips fill the path for some seconds: at a terminal a question comes before that, elsewhere --yes is
+/// needed. --idle measures only what loads nothing.
 ///
-/// The serving end answers clients that have its token (or anybody, with --open), sends only to hosts that the handshake of QUIC
-/// has
-/// validated, and no more than its limits allow. It takes one port of UDP and TCP, and another of UDP for datagrams (--udp-port).
+/// The serving end answers clients that have its token (or anybody, with --open). It sends only to hosts that the handshake of QUIC
+/// has validated, and no more than its limits allow. It takes one port of UDP and TCP, and another of UDP for datagrams
+/// (--udp-port).
 ///
 /// Exit code 0: measured; notes say what could not be. 2: an option is wrong, the server cannot be reached, or it refuses.
 #[derive(Debug, Parser)]

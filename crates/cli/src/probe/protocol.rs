@@ -2,8 +2,7 @@
 //!
 //! Each is a JSON object behind its length (32 bits), on a bidirectional stream that the client opens. A connection begins with
 //! [`Request::Begin`], which names the token, or with [`Request::Join`] when it belongs to a session that there is. Data may
-//! follow the
-//! answer: records of [`Request::Records`], a stream of bytes of [`Request::Download`] until the client wants no more.
+//! follow the answer: records of [`Request::Records`], a stream of bytes of [`Request::Download`] until the client wants no more.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};

@@ -1,6 +1,5 @@
 //! Rate, queue and policer of a direction: trains that are four times as fast each time until the path is the limit, then one of
-//! twice its
-//! rate that fills the queue.
+//! twice its rate that fills the queue.
 
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
 //! Loss and the lengths of its bursts, by the two-state chain of Gilbert: a packet is lost or received, with a probability that
-//! depends
-//! on the fate of the packet before it.
+//! depends on the fate of the packet before it.
 
 use serde::Serialize;
 
@@ -121,8 +120,7 @@ mod tests {
     }
 
     /// Bursts of Gilbert and Elliott: intervals cover the law as often as they promise. With 100 trains at 95 %, fewer than 87
-    /// happen once in
-    /// 2,000 times.
+    /// happen once in 2,000 times.
     #[test]
     fn intervals_of_bursty_loss_cover_the_law() {
         let (mean, length) = (0.02, 4.0);

@@ -1,9 +1,8 @@
 //! Estimators of a path: from packets that were sent and received to figures with intervals. Pure: times and packets are arguments.
 //!
 //! [`loss`] has the share of lost packets and their bursts, [`order`] reordering, [`delay`] round trips and variation of one-way
-//! delay,
-//! [`overload`] what a train of packets above the path's rate shows (rate, queue, policer), [`responsiveness`] round trips per
-//! minute.
+//! delay, [`overload`] what a train of packets above the path's rate shows (rate, queue, policer), [`responsiveness`] round trips
+//! per minute.
 
 pub(super) mod delay;
 pub(super) mod loss;

@@ -1,8 +1,7 @@
 //! Rate, queue and policer of one direction, from a train of packets above its rate.
 //!
 //! A link with a queue delivers at its rate from the first packet on, and the delay grows until the queue is full. A policer
-//! delivers what
-//! its bucket holds at the sender's rate, then at its own, and the delay does not grow.
+//! delivers what its bucket holds at the sender's rate, then at its own, and the delay does not grow.
 
 use lab::stats::distribution::student_quantile;
 use serde::Serialize;
@@ -54,8 +53,7 @@ const FLOOR: f64 = 0.005;
 
 impl Train {
     /// Analyses the train. `idle_loss` is the share of packets that this direction loses without a load; it is taken for loss
-    /// behind the
-    /// bottleneck. `None` with too few arrivals.
+    /// behind the bottleneck. `None` with too few arrivals.
     pub(in crate::probe) fn analyse(&self, idle_loss: f64) -> Option<Overload> {
         let mut arrivals = self.arrivals.clone();
         arrivals.sort_by_key(|arrival| arrival.received);

@@ -1,8 +1,7 @@
 //! The serving end: answers clients that have a token, within limits.
 //!
 //! [`limits`] says how much, [`session`] holds what belongs to a client, [`requests`] answers over QUIC, [`tcp`] over TCP.
-//! Datagrams are
-//! answered here: none goes to an address that QUIC has not validated, and no answer is larger than its question.
+//! Datagrams are answered here: none goes to an address that QUIC has not validated, and no answer is larger than its question.
 
 mod limits;
 mod requests;
