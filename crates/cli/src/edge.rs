@@ -6,6 +6,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
 };
 
 use clap::{Parser, Subcommand};
@@ -42,11 +43,14 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve until asked to end
-    Run(File),
+    Run(Run),
     /// Say what is wrong with a configuration. Exit code 0: a gateway would start with it. 2: it would not
     Check(CheckArgs),
     /// Make a gateway that runs take its configuration again. Exit code 2: it is wrong, and the old one stays in use
     Reload(Running),
+    /// Put a new program in the place of a gateway that runs, without losing a connection. Exit code 2: it does not serve, and the old one
+    /// goes on
+    Upgrade(Upgrade),
     /// Print what a gateway that runs does, for people or (`--json`) for programs
     Status(status::Status),
     /// List the QUIC connections of a gateway that runs, the newest first, as JSON
@@ -90,6 +94,30 @@ struct Keys {
     /// The old keys are good for this long after that. Tickets are good for 24 hours
     #[arg(long, value_name = "TIME", default_value = "25 h")]
     overlap: config::Span,
+}
+
+#[derive(Debug, Parser)]
+struct Run {
+    #[command(flatten)]
+    file: File,
+    /// Take over from the gateway at the other end of the standard input, which has started this one
+    #[arg(long, hide = true)]
+    take_over: bool,
+}
+
+/// The gateway that runs starts the program, which reads the configuration, takes the sockets over and serves every new connection.
+/// Connections that are open stay with the old process until they end, or `upgrade.drain` is over. SIGUSR2 does the same with the
+/// program that runs. An older program takes over in the same way.
+#[derive(Debug, Parser)]
+#[command(after_help = "Example:
+  tiderace edge upgrade --config edge.toml --program /usr/local/bin/tiderace
+  tiderace edge status --config edge.toml")]
+struct Upgrade {
+    #[command(flatten)]
+    running: Running,
+    /// The new program; by default what is now at the path of the one that runs
+    #[arg(long, value_name = "PATH")]
+    program: Option<PathBuf>,
 }
 
 #[derive(Debug, Parser)]
@@ -176,9 +204,10 @@ impl From<ProcessError> for Failure {
 /// Runs the subcommand.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     match args.command {
-        Command::Run(file) => serve(&file.config),
+        Command::Run(run) => serve(&run),
         Command::Check(args) => check(&args),
         Command::Reload(running) => reload(&running),
+        Command::Upgrade(args) => upgrade(&args),
         Command::Status(args) => status::run(&args),
         Command::Connections(running) => show(&running, "connections"),
         Command::Capture(args) => capture(&args),
@@ -189,13 +218,31 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     }
 }
 
-fn serve(file: &Path) -> Result<ExitCode, Failure> {
-    serve_until_ended(file, |address| write_out(&format!("serving {address}\n")))
+fn serve(args: &Run) -> Result<ExitCode, Failure> {
+    let stream = match args.take_over {
+        true => Some(edge::upgrade::inherited_stream().map_err(|error| Failure::new(&error))?),
+        false => None,
+    };
+    let start = |file: &Path| match stream {
+        Some(stream) => Process::take_over(file, stream),
+        None => Process::start(file),
+    };
+    serve_with(&args.file.config, start, true, |address| write_out(&format!("serving {address}\n")))
 }
 
 /// Runs a gateway with this configuration until the program is asked to end. `tell` hears where it serves.
 pub(crate) fn serve_until_ended(
     file: &Path,
+    tell: impl Fn(std::net::SocketAddr) -> Result<(), Failure>,
+) -> Result<ExitCode, Failure> {
+    serve_with(file, Process::start, false, tell)
+}
+
+/// The same, with what `start` starts, which another program can take over from if it `is_upgradable`.
+fn serve_with(
+    file: &Path,
+    start: impl FnOnce(&Path) -> Result<Arc<Process>, ProcessError>,
+    is_upgradable: bool,
     tell: impl Fn(std::net::SocketAddr) -> Result<(), Failure>,
 ) -> Result<ExitCode, Failure> {
     let runtime = runtime::start()?;
@@ -204,7 +251,12 @@ pub(crate) fn serve_until_ended(
         let mut interrupt = Interrupt::listen()?;
         let hang_up = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup());
         let mut hang_up = hang_up.map_err(|error| Failure::new(format_args!("cannot listen for signals: {error}")))?;
-        let process = Process::start(file)?;
+        let upgrade =
+            is_upgradable.then(|| tokio::signal::unix::signal(tokio::signal::unix::SignalKind::user_defined2()));
+        let upgrade = upgrade.transpose();
+        let upgrade = upgrade.map_err(|error| Failure::new(format_args!("cannot listen for signals: {error}")))?;
+        let process = start(file)?;
+        let upgrading = upgrade.map(|signals| tokio::spawn(upgrade_on_signals(process.clone(), signals)));
         for address in process.addresses() {
             tell(address)?;
         }
@@ -232,8 +284,26 @@ pub(crate) fn serve_until_ended(
         };
         process.run(interrupt.wait()).await;
         reloading.abort();
+        if let Some(upgrading) = upgrading {
+            upgrading.abort();
+        }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Starts the program again, in the place of this process, with each signal.
+async fn upgrade_on_signals(process: Arc<Process>, mut signals: tokio::signal::unix::Signal) {
+    while signals.recv().await.is_some() {
+        match process.upgrade(None).await {
+            Ok(pid) => eprintln!("process {pid} serves; this one ends its connections"),
+            Err(error) => {
+                eprintln!("error: this process goes on: {error}");
+                if let Some(hint) = error.hint() {
+                    eprintln!("hint: {hint}");
+                }
+            }
+        }
+    }
 }
 
 fn check(args: &CheckArgs) -> Result<ExitCode, Failure> {
@@ -272,6 +342,19 @@ fn reload(running: &Running) -> Result<ExitCode, Failure> {
     match answer["generation"].as_u64() {
         Some(generation) => write_out(&format!("configuration {generation} is in use\n")).map(|()| ExitCode::SUCCESS),
         None => Err(refusal(&answer)),
+    }
+}
+
+fn upgrade(args: &Upgrade) -> Result<ExitCode, Failure> {
+    // The gateway may have another working directory.
+    let program = args.program.as_ref().map(std::path::absolute).transpose();
+    let program = program.map_err(|error| Failure::new(&error))?;
+    let answer = ask(&args.running, &format!("upgrade {}", serde_json::json!({"program": program})))?;
+    match (answer["process"].as_u64(), answer["pid"].as_u64()) {
+        (Some(process), Some(pid)) => {
+            write_out(&format!("process {process} (PID {pid}) serves\n")).map(|()| ExitCode::SUCCESS)
+        }
+        _ => Err(refusal(&answer)),
     }
 }
 

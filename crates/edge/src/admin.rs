@@ -4,7 +4,10 @@
 
 use std::{
     io::{self, BufRead, BufReader, Write},
-    os::unix::{fs::PermissionsExt, net::UnixStream as StdStream},
+    os::unix::{
+        fs::PermissionsExt,
+        net::{UnixListener as StdListener, UnixStream as StdStream},
+    },
     path::Path,
     sync::Arc,
     time::Duration,
@@ -23,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) trait Operated: Send + Sync + 'static {
     /// The answer to a command with its order. `gone` is ready when the operator has hung up.
     fn answer(
-        &self,
+        self: &Arc<Self>,
         command: &str,
         order: &str,
         gone: impl Future<Output = ()> + Send,
@@ -31,7 +34,7 @@ pub(crate) trait Operated: Send + Sync + 'static {
 }
 
 /// Opens the socket, in place of one that a gateway left behind that is gone.
-pub(crate) fn open(path: &Path) -> io::Result<UnixListener> {
+pub(crate) fn open(path: &Path) -> io::Result<StdListener> {
     if StdStream::connect(path).is_ok() {
         return Err(io::Error::new(io::ErrorKind::AddrInUse, "another gateway answers there"));
     }
@@ -39,7 +42,7 @@ pub(crate) fn open(path: &Path) -> io::Result<UnixListener> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let listener = UnixListener::bind(path)?;
+    let listener = StdListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     Ok(listener)
 }
@@ -51,7 +54,7 @@ pub(crate) async fn serve(listener: UnixListener, gateway: Arc<impl Operated>) {
             Ok((stream, _)) => {
                 let gateway = gateway.clone();
                 tokio::spawn(async move {
-                    if let Err(error) = answer(stream, &*gateway).await {
+                    if let Err(error) = answer(stream, &gateway).await {
                         tracing::debug!("the admin socket: {error}");
                     }
                 });
@@ -64,7 +67,7 @@ pub(crate) async fn serve(listener: UnixListener, gateway: Arc<impl Operated>) {
     }
 }
 
-async fn answer(stream: UnixStream, gateway: &impl Operated) -> io::Result<()> {
+async fn answer(stream: UnixStream, gateway: &Arc<impl Operated>) -> io::Result<()> {
     let user = stream.peer_cred()?.uid();
     // SAFETY: the call has no arguments and cannot fail.
     #[expect(unsafe_code, reason = "libc has no safe form")]
@@ -83,13 +86,14 @@ async fn answer(stream: UnixStream, gateway: &impl Operated) -> io::Result<()> {
     tokio::time::timeout(PATIENCE, write.write_all(format!("{answer}\n").as_bytes())).await?
 }
 
-/// Sends a command to a running gateway, and returns its answer. Blocks; a capture answers when it has ended.
+/// Sends a command to a running gateway, and returns its answer. Blocks; a capture or an upgrade answers when it has ended.
 ///
 /// # Errors
 /// When nobody answers there.
 pub fn ask(socket: &Path, command: &str) -> io::Result<Value> {
     let mut stream = StdStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE).filter(|_| !command.starts_with("capture ")))?;
+    let takes_its_time = ["capture ", "upgrade "].iter().any(|slow| command.starts_with(slow));
+    stream.set_read_timeout(Some(PATIENCE).filter(|_| !takes_its_time))?;
     writeln!(stream, "{command}")?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;

@@ -12,8 +12,17 @@ use crate::{config::Config, generation::Shared};
 pub(crate) struct ListenerContext {
     pub(crate) shared: Arc<Shared>,
     pub(crate) local: SocketAddr,
-    /// True when connections shall end.
-    pub(crate) draining: watch::Receiver<bool>,
+    pub(crate) draining: watch::Receiver<Draining>,
+}
+
+/// Whether connections shall end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Draining {
+    No,
+    /// Another process takes new connections: those that can be told so without a loss move there.
+    HandedOver,
+    /// All end.
+    Yes,
 }
 
 impl ListenerContext {
@@ -22,7 +31,16 @@ impl ListenerContext {
         let mut draining = self.draining.clone();
         async move {
             // An error says that the listener is gone, which means the same.
-            let _ = draining.wait_for(|draining| *draining).await;
+            let _ = draining.wait_for(|draining| *draining == Draining::Yes).await;
+        }
+    }
+
+    /// Waits until connections that can be moved without a loss shall end: those of HTTP over TCP, which costs the client a
+    /// connection that it opens at leisure.
+    pub(crate) fn hand_over(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut draining = self.draining.clone();
+        async move {
+            let _ = draining.wait_for(|draining| *draining != Draining::No).await;
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use tiderace::{
-    KeyRing, ProcessBudget,
+    IdGeneration, KeyRing, ProcessBudget,
     transport::ring::{RingKey, StrikeRegister},
 };
 use tokio::sync::Semaphore;
@@ -107,6 +107,8 @@ pub(crate) struct Shared {
 /// State that outlives reloads: clients resume their sessions after any reload.
 #[derive(Clone)]
 pub(crate) struct PersistentState {
+    /// Generation of the process, in its connection IDs.
+    pub(crate) id_generation: IdGeneration,
     pub(crate) ring: KeyRing,
     pub(crate) strikes: Arc<Strikes>,
     /// Draws which connections get a policy that only a share gets.
@@ -128,10 +130,15 @@ pub(crate) struct PersistentState {
 impl PersistentState {
     /// State of a process whose clients may hold so many bytes of memory.
     pub(crate) fn new(memory: u64) -> Result<Self, keys::KeysError> {
-        let ring = keys::own_ring()?;
+        Self::with(keys::own_ring()?, IdGeneration { number: 0, key: keys::random()? }, memory)
+    }
+
+    /// State with the keys of a process that this one takes over from.
+    pub(crate) fn with(ring: KeyRing, id_generation: IdGeneration, memory: u64) -> Result<Self, keys::KeysError> {
         let memory = Memory::new(memory);
         let hashing = Hashing::new(memory.process()).ok_or(keys::KeysError::NoRandomness)?;
         Ok(Self {
+            id_generation,
             ring,
             strikes: Arc::new(Strikes::new()),
             lots: RandomState::new(),
@@ -287,7 +294,7 @@ impl Generation {
             }
         }
         if let Some(register) = &self.register {
-            persistent.strikes.replace(register.clone());
+            persistent.strikes.replace(register.clone(), self.config.keys.strikes.is_empty());
         }
         persistent.files.set_capacity(self.config.files.memory.0);
     }

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::Waker,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -89,7 +89,7 @@ pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
-fn random<const N: usize>() -> Result<[u8; N], KeysError> {
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], KeysError> {
     let mut bytes = [0; N];
     aws_lc_rs::rand::fill(&mut bytes).map_err(|_| KeysError::NoRandomness)?;
     Ok(bytes)
@@ -206,6 +206,10 @@ pub(crate) struct Answers {
 /// The register of the configuration in use: another one may take its place while handshakes ask.
 pub(crate) struct Strikes {
     register: RwLock<Arc<dyn StrikeRegister>>,
+    /// Another process accepted early data until then, in Unix seconds, and this one does not know which. 0 for none.
+    other_until: AtomicU64,
+    /// The register is in the memory of this process.
+    is_own: AtomicBool,
     pub(crate) answers: Answers,
 }
 
@@ -230,16 +234,34 @@ fn without_password(url: &str) -> String {
 impl Strikes {
     pub(crate) fn new() -> Self {
         let register: Arc<dyn StrikeRegister> = Arc::new(MemoryRegister::default());
-        Self { register: RwLock::new(register), answers: Answers::default() }
+        Self {
+            register: RwLock::new(register),
+            other_until: AtomicU64::new(0),
+            is_own: AtomicBool::new(true),
+            answers: Answers::default(),
+        }
     }
 
-    pub(crate) fn replace(&self, register: Arc<dyn StrikeRegister>) {
+    /// Notes that another process has accepted early data until `time`, in Unix seconds.
+    pub(crate) fn begin_after_another(&self, time: u64) {
+        self.other_until.store(time, Ordering::Release);
+    }
+
+    pub(crate) fn replace(&self, register: Arc<dyn StrikeRegister>, is_own: bool) {
+        self.is_own.store(is_own, Ordering::Release);
         *self.register.write().unwrap_or_else(PoisonError::into_inner) = register;
     }
 }
 
 impl StrikeRegister for Strikes {
     fn strike(&self, id: &StrikeId, now: u64, expires: u64, waker: &Waker) -> Strike {
+        // A ticket can come again for as long as its use is remembered.
+        let until = self.other_until.load(Ordering::Acquire);
+        if until != 0 && self.is_own.load(Ordering::Acquire) && now <= until.saturating_add(expires.saturating_sub(now))
+        {
+            self.answers.none.fetch_add(1, Ordering::Relaxed);
+            return Strike::Full;
+        }
         let register = self.register.read().unwrap_or_else(PoisonError::into_inner).clone();
         let answer = register.strike(id, now, expires, waker);
         let count = match answer {

@@ -6,7 +6,8 @@ use std::{
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -14,8 +15,9 @@ use http::{Request, Response};
 use http_body_util::Full;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use sd_notify::NotifyState;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::watch};
 
 use crate::{
     acme, admin,
@@ -28,8 +30,10 @@ use crate::{
     memory,
     metrics::{CertificateLabel, FormLabels, LimitLabel, Metrics, ReasonLabel, SourceLabel},
     observe::Logs,
+    services::Services,
     setup::SetupError,
     tls,
+    upgrade::{HandOver, Siblings, TakenOver, UpgradeError},
     worker::Workers,
 };
 
@@ -72,6 +76,9 @@ pub enum ProcessError {
     /// Another part of the configuration cannot be set up.
     #[error("{0}")]
     Setup(#[from] SetupError),
+    /// The process cannot take over from another one, or has handed over itself.
+    #[error("{0}")]
+    Upgrade(#[from] UpgradeError),
 }
 
 impl ProcessError {
@@ -89,6 +96,7 @@ impl ProcessError {
                 ),
                 _ => None,
             },
+            Self::Upgrade(error) => error.hint(),
             Self::Workers(_) | Self::Keys(_) | Self::AdminSocket { .. } | Self::Interrupted(_) | Self::Setup(_) => None,
         }
     }
@@ -96,17 +104,24 @@ impl ProcessError {
 
 /// A gateway that runs.
 pub struct Process {
-    file: PathBuf,
-    shared: Arc<Shared>,
+    pub(crate) file: PathBuf,
+    /// The program that runs.
+    pub(crate) program: PathBuf,
+    /// How many processes have served, each an upgrade of the one before.
+    pub(crate) number: u64,
+    pub(crate) shared: Arc<Shared>,
     listeners: Mutex<HashMap<SocketAddr, Listener>>,
     /// Addresses of plain HTTP, by how they are written in the configuration.
     plain: Mutex<HashMap<SocketAddr, PlainListener>>,
-    /// Address of the metrics, where they are served.
-    metrics_address: OnceLock<SocketAddr>,
-    reloading: tokio::sync::Mutex<()>,
+    /// Listeners that are not configured any more, read for older processes that have connections there.
+    pub(crate) retained: Mutex<HashMap<SocketAddr, Listener>>,
+    pub(crate) services: Services,
+    pub(crate) siblings: Siblings,
+    pub(crate) handed_over: watch::Sender<HandOver>,
+    pub(crate) reloading: tokio::sync::Mutex<()>,
     started: Instant,
     /// The last to go but for `_written`: everything above has tasks on them.
-    workers: Workers,
+    pub(crate) workers: Workers,
     _written: Written,
 }
 
@@ -133,56 +148,94 @@ impl Process {
     /// # Errors
     /// When the configuration is wrong, or something that it asks for does not work.
     pub fn start(file: &Path) -> Result<Arc<Self>, ProcessError> {
+        let this = Self::build(file, None)?;
+        this.services.serve(&this);
+        notify(&[NotifyState::Ready]);
+        Ok(this)
+    }
+
+    /// Makes everything, on the sockets of another process where it offers them. These accept nothing before
+    /// [`commence`](Self::commence), and what is used of them is taken out of `taken`.
+    pub(crate) fn build(file: &Path, mut taken: Option<&mut TakenOver>) -> Result<Arc<Self>, ProcessError> {
+        // The program may have another place when it is to be started again.
+        let program = std::env::current_exe().unwrap_or_default();
         let config = config::load(file)?;
         for warning in config::certificates(&config) {
             tracing::warn!("{}", warning.message);
         }
-        let workers = Workers::start(config.workers).map_err(ProcessError::Workers)?;
+        let workers = Workers::start(taken.as_ref().map_or(config.workers, |taken| taken.workers));
+        let workers = workers.map_err(ProcessError::Workers)?;
         let metrics = Arc::new(Metrics::default());
-        let persistent = PersistentState::new(config.limits.memory.0)?;
-        let first = Generation::build(config, 1, None, &persistent, &workers, &metrics)?;
+        let memory = config.limits.memory.0;
+        let persistent = match &taken {
+            Some(taken) => PersistentState::with(taken.ring.clone(), taken.id_generation, memory),
+            None => PersistentState::new(memory),
+        }?;
+        let (number, configuration) = taken.as_ref().map_or((1, 1), |taken| (taken.process, taken.configuration));
+        metrics.upgrade.process.set(number.cast_signed());
+        let first = Generation::build(config, configuration, None, &persistent, &workers, &metrics)?;
         let config = first.config.clone();
         let shared = Arc::new(Shared::new(first, metrics, persistent));
         tokio::spawn(memory::watch(Arc::downgrade(&shared.memory), shared.admission.clone(), shared.metrics.clone()));
-        let listeners = open(&config, &HashMap::new(), &shared.current(), &shared, &workers)?;
-        let plain = open_plain(&config, &HashMap::new(), &listeners, &shared)?;
+        let mut listeners = HashMap::new();
+        let mut plain = HashMap::new();
+        if let Some(taken) = &mut taken {
+            let failed = |address: SocketAddr| move |why| ProcessError::Listen { address: address.to_string(), why };
+            let current = shared.current();
+            for address in addresses(&config) {
+                if let Some(sockets) = taken.addresses.remove(&address) {
+                    let listener = Listener::take_over(sockets, &current, &shared, &workers);
+                    listeners.insert(address, listener.map_err(failed(address))?);
+                }
+            }
+            let port = redirected_port(&config, &listeners);
+            for address in plain_addresses(&config) {
+                if let Some(socket) = taken.plain.remove(&address) {
+                    let listener = PlainListener::take_over(socket, port, &shared);
+                    plain.insert(address, listener.map_err(failed(address))?);
+                }
+            }
+        }
+        let opened = open(&config, &listeners, &shared.current(), &shared, &workers)?;
+        listeners.extend(opened);
+        let opened = open_plain(&config, &plain, &listeners, &shared)?;
+        plain.extend(opened);
+        let services = Services::open(&config, taken)?;
         let logs = shared.persistent.logs.clone();
         let this = Arc::new(Self {
             file: file.to_owned(),
+            program,
+            number,
             shared,
             listeners: Mutex::new(listeners),
+            retained: Mutex::default(),
             plain: Mutex::new(plain),
-            metrics_address: OnceLock::new(),
+            services,
+            siblings: Siblings::default(),
+            handed_over: watch::Sender::new(HandOver::Serving),
             reloading: tokio::sync::Mutex::new(()),
             started: Instant::now(),
             workers,
             _written: Written(logs),
         });
-        if !config.admin.socket.is_empty() {
-            let path = Path::new(&config.admin.socket);
-            let listener =
-                admin::open(path).map_err(|source| ProcessError::AdminSocket { path: path.to_owned(), source })?;
-            tokio::spawn(admin::serve(listener, this.clone()));
-        }
-        if !config.metrics.listen.is_empty() {
-            let at = address(&config.metrics.listen).map_err(SetupError::MetricsAddress)?;
-            let listener = std::net::TcpListener::bind(at)
-                .and_then(|listener| {
-                    listener.set_nonblocking(true)?;
-                    TcpListener::from_std(listener)
-                })
-                .map_err(|why| ProcessError::Listen { address: at.to_string(), why })?;
-            this.metrics_address.set(listener.local_addr().unwrap_or(at)).ok();
-            tokio::spawn(serve_metrics(listener, this.clone()));
-        }
         this.note_listeners(&this.listeners(), &this.plain());
         Ok(this)
+    }
+
+    /// Serves on the sockets that were taken over: the process before has stopped.
+    pub(crate) fn commence(self: &Arc<Self>) {
+        self.tell_siblings();
+        let generation = self.shared.current();
+        self.listeners().values().for_each(|listener| listener.set_accepting(true, &generation));
+        self.plain().values().for_each(|listener| listener.set_accepting(true));
+        self.services.serve(self);
+        self.siblings.follow(self);
     }
 
     /// Tells the proxies where this gateway listens.
     fn note_listeners(&self, listeners: &HashMap<SocketAddr, Listener>, plain: &HashMap<SocketAddr, PlainListener>) {
         let addresses = listeners.values().map(Listener::local).chain(plain.values().map(PlainListener::local));
-        self.shared.persistent.listeners.set(addresses.chain(self.metrics_address.get().copied()).collect());
+        self.shared.persistent.listeners.set(addresses.chain(self.metrics_address()).collect());
     }
 
     /// Reads the configuration again and goes on under it; returns its number. What goes on does not notice. When anything is
@@ -208,6 +261,9 @@ impl Process {
     }
 
     fn apply(&self, config: Config) -> Result<u64, ProcessError> {
+        if self.has_handed_over() {
+            return Err(UpgradeError::HandedOver.into());
+        }
         let before = self.shared.current();
         let persistent = &self.shared.persistent;
         let next = Generation::build(
@@ -229,15 +285,17 @@ impl Process {
         let redirecting = plain_addresses(&next.config);
         plain.retain(|address, _| redirecting.contains(address));
         let wanted: Vec<SocketAddr> = addresses(&next.config);
-        listeners.retain(|address, listener| {
-            let keep = wanted.contains(address);
-            if keep {
+        for (address, listener) in std::mem::take(&mut *listeners) {
+            if wanted.contains(&address) {
                 listener.adopt(&next);
-            } else {
-                listener.drain(&next);
+                listeners.insert(address, listener);
+                continue;
             }
-            keep
-        });
+            listener.drain(&next);
+            if self.siblings.need(&address) {
+                self.retained().insert(address, listener);
+            }
+        }
         self.note_listeners(&listeners, &plain);
         tracing::info!("configuration {} is in use", next.number);
         Ok(next.number)
@@ -291,6 +349,15 @@ impl Process {
             .collect();
         json!({
             "generation": generation.number,
+            "process": self.number,
+            "processes": self.siblings.to_json()
+                .chain([json!({
+                    "process": self.number,
+                    "pid": std::process::id(),
+                    "serving": !self.has_handed_over(),
+                    "connections": self.open_connections(),
+                })])
+                .collect::<Vec<_>>(),
             "config": self.file.display().to_string(),
             "uptime_s": self.started.elapsed().as_secs(),
             "listen": self.addresses().iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -367,6 +434,7 @@ impl Process {
             ("closed_over_budget", sum.closed_over_budget),
             ("closed_for_process", sum.closed_for_process),
         ];
+        self.count_siblings();
         for (reason, count) in counts {
             metrics.quic.endpoint.get_or_create(&ReasonLabel { reason }).set(count as f64);
         }
@@ -423,12 +491,34 @@ impl Process {
         };
         let challenges = &self.shared.persistent.challenges;
         let certificates = acme::keep(|| self.shared.current().config.acme.clone(), challenges, &self.shared.metrics);
-        tokio::select! {
-            () = watching => {}
-            () = certificates => {}
-            () = stop => {}
+        let mut stop = pin!(stop);
+        let mut handed_over = self.handed_over.subscribe();
+        let is_handed_over = tokio::select! {
+            () = watching => false,
+            () = certificates => false,
+            () = stop.as_mut() => false,
+            _ = handed_over.wait_for(|state| *state == HandOver::Done) => true,
+        };
+        if is_handed_over {
+            tokio::select! {
+                () = self.idle_after_hand_over() => {}
+                () = stop => {}
+            }
         }
         self.drain().await;
+    }
+
+    /// Waits until the connections of a process that has handed over have ended, or had their time.
+    async fn idle_after_hand_over(&self) {
+        let patience = self.config().upgrade.drain.0;
+        let all_gone = async {
+            while self.open_connections() > 0 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        if tokio::time::timeout(patience, all_gone).await.is_err() {
+            tracing::info!("`upgrade.drain` is over: {} connections drain", self.open_connections());
+        }
     }
 
     /// Reloads certificates only: the configuration stays the one in use, not that of the file.
@@ -443,6 +533,9 @@ impl Process {
 
     /// Takes no connection more, and waits until those that exist have ended.
     pub async fn drain(&self) {
+        if !self.has_handed_over() {
+            notify(&[NotifyState::Stopping]);
+        }
         let generation = self.shared.current();
         for listener in self.listeners().values() {
             listener.drain(&generation);
@@ -459,22 +552,20 @@ impl Process {
             tracing::warn!("{} connections were cut off by the stop", self.shared.admission.total());
         }
         self.shared.persistent.logs.sync();
-        if !generation.config.admin.socket.is_empty() {
-            let _ = std::fs::remove_file(&generation.config.admin.socket);
-        }
+        self.services.remove();
     }
 
-    fn plain(&self) -> MutexGuard<'_, HashMap<SocketAddr, PlainListener>> {
+    pub(crate) fn plain(&self) -> MutexGuard<'_, HashMap<SocketAddr, PlainListener>> {
         self.plain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn listeners(&self) -> MutexGuard<'_, HashMap<SocketAddr, Listener>> {
+    pub(crate) fn listeners(&self) -> MutexGuard<'_, HashMap<SocketAddr, Listener>> {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl admin::Operated for Process {
-    async fn answer(&self, command: &str, order: &str, gone: impl Future<Output = ()> + Send) -> Value {
+    async fn answer(self: &Arc<Self>, command: &str, order: &str, gone: impl Future<Output = ()> + Send) -> Value {
         match command {
             "status" => self.status(),
             "arms" => self.arms(),
@@ -484,15 +575,23 @@ impl admin::Operated for Process {
                 Ok(order) => self.capture(&order, gone).await,
                 Err(error) => json!({"error": format!("the order cannot be read: {error}")}),
             },
+            "upgrade" => self.ordered_upgrade(order).await,
             "reload" => match self.reload().await {
                 Ok(generation) => json!({"generation": generation}),
                 Err(error) => json!({"error": error.to_string(), "hint": error.hint()}),
             },
             other => {
-                let hint = "there are status, connections, capture, arms and reload";
+                let hint = "there are status, connections, capture, arms, reload and upgrade";
                 json!({"error": format!("there is no command `{other}`"), "hint": hint})
             }
         }
+    }
+}
+
+/// Tells the service manager about the process, where there is one.
+pub(crate) fn notify(news: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(news) {
+        tracing::warn!("cannot tell the service manager: {error}");
     }
 }
 
@@ -542,6 +641,12 @@ fn plain_addresses(config: &Config) -> Vec<SocketAddr> {
     config.redirect_from.0.iter().filter_map(|text| address(text).ok()).collect()
 }
 
+/// The port of the first address with TLS, to which plain HTTP redirects.
+fn redirected_port(config: &Config, listeners: &HashMap<SocketAddr, Listener>) -> u16 {
+    let first = addresses(config).first().copied();
+    first.map_or(443, |first| listeners.get(&first).map_or(first, Listener::local).port())
+}
+
 /// Opens the addresses of plain HTTP of `config` that are not open yet. They redirect to the first address with TLS, one of `listeners` when
 /// its port was left to the system.
 fn open_plain(
@@ -550,8 +655,7 @@ fn open_plain(
     listeners: &HashMap<SocketAddr, Listener>,
     shared: &Arc<Shared>,
 ) -> Result<HashMap<SocketAddr, PlainListener>, ProcessError> {
-    let first = addresses(config).first().copied();
-    let port = first.map_or(443, |first| listeners.get(&first).map_or(first, Listener::local).port());
+    let port = redirected_port(config, listeners);
     let mut opened = HashMap::new();
     for address in plain_addresses(config).into_iter().filter(|address| !known.contains_key(address)) {
         let listener = PlainListener::open(address, port, shared)
@@ -563,7 +667,7 @@ fn open_plain(
     Ok(opened)
 }
 
-async fn serve_metrics(listener: TcpListener, process: Arc<Process>) {
+pub(crate) async fn serve_metrics(listener: TcpListener, process: Arc<Process>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(100)).await;

@@ -50,6 +50,11 @@ pub(crate) struct Driver {
     pending: Pending,
     /// The shards beside this one.
     shards: Option<ShardLink>,
+    /// The socket is watched for reading.
+    reading: bool,
+    /// What another process reads for this one.
+    #[cfg(target_os = "linux")]
+    inbox: Option<crate::siblings::Inbox>,
     wake: Vec<Waker>,
     /// Sending is deferred until the woken tasks have run.
     deferred: bool,
@@ -78,6 +83,9 @@ impl Driver {
             tls,
             pending,
             shards,
+            reading: true,
+            #[cfg(target_os = "linux")]
+            inbox: None,
             wake: Vec::new(),
             deferred: false,
             tap,
@@ -86,6 +94,15 @@ impl Driver {
 
     /// Reads what is there. `true` when there may be more.
     fn receive(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
+        if self.reading != state.reading {
+            match self.socket.set_reading(state.reading) {
+                Ok(()) => self.reading = state.reading,
+                Err(error) => tracing::error!("cannot change who reads the socket: {error}"),
+            }
+        }
+        if !state.reading {
+            return false;
+        }
         let mut bytes = 0;
         let enough = state.endpoint.stats().connections + ACCEPTED_PER_PASS;
         for _ in 0..READS_PER_PASS {
@@ -99,6 +116,7 @@ impl Driver {
                 state.endpoint.handle_datagram(now, datagram);
             });
             let Poll::Ready(read) = read else { return false };
+            self.hand_to_siblings(state);
             match read {
                 Ok(more) => bytes += more,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
@@ -150,6 +168,50 @@ impl Driver {
         shards.receive(cx, |datagram| state.endpoint.handle_datagram(now, datagram))
     }
 
+    /// Hands datagrams for other processes to them.
+    #[cfg(target_os = "linux")]
+    fn hand_to_siblings(&mut self, state: &mut State) {
+        while let Some((to, datagram)) = state.endpoint.poll_foreign() {
+            let is_sent = state.links.send(to, &datagram);
+            self.socket.stats.sibling_sent += u64::from(is_sent);
+            self.socket.stats.sibling_dropped += u64::from(!is_sent);
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn hand_to_siblings(&mut self, _: &mut State) {}
+
+    /// Takes datagrams that another process has read for this one. `true` when there may be more.
+    #[cfg(target_os = "linux")]
+    fn receive_from_siblings(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
+        if let Some(inbox) = state.inbox.take() {
+            match crate::siblings::Inbox::new(inbox) {
+                Ok(inbox) => self.inbox = Some(inbox),
+                Err(error) => tracing::error!("cannot take datagrams from another process: {error}"),
+            }
+        }
+        let Some(inbox) = &mut self.inbox else { return false };
+        let now = self.shared.clock.now();
+        let (stats, tap) = (&mut self.socket.stats, &self.tap);
+        let received = inbox.receive(cx, now, |datagram| {
+            stats.sibling_received += 1;
+            stats.sibling_payloads += datagram.payload.len().div_ceil(datagram.segment_size) as u64;
+            tap.received(&datagram);
+            state.endpoint.handle_datagram(now, datagram);
+        });
+        received.unwrap_or_else(|error| {
+            // The process that read is gone, and so is everything that it had for this one.
+            tracing::debug!("no more datagrams from another process: {error}");
+            self.inbox = None;
+            false
+        })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn receive_from_siblings(&mut self, _: &mut Context<'_>, _: &mut State) -> bool {
+        false
+    }
+
     /// Takes in the outcomes of TLS steps. `true` when there may be more.
     fn receive_tls(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
         let Some(tls) = &mut self.tls else { return false };
@@ -196,6 +258,7 @@ impl Future for Driver {
         this.receive_tls(cx, &mut state);
         again |= this.receive(cx, &mut state);
         again |= this.exchange_misrouted(cx, &mut state);
+        again |= this.receive_from_siblings(cx, &mut state);
         this.pending.resume(cx, shared.clock.now(), &mut state.endpoint);
         state.endpoint.handle_timeout(shared.clock.now());
         if let Some(tls) = &mut this.tls {

@@ -12,8 +12,8 @@ use std::{
 };
 
 use transport::{
-    AttemptLog, ClientConfig, EndpointConfig, EndpointStats, Handle, RetryPolicy, ServerConfig, memory::ProcessBudget,
-    ring::KeyRing,
+    AttemptLog, ClientConfig, EndpointConfig, EndpointStats, GenerationIds, Handle, IdGeneration, RetryPolicy,
+    ServerConfig, memory::ProcessBudget, ring::KeyRing,
 };
 use units::Seed;
 
@@ -51,6 +51,9 @@ pub struct EndpointOptions {
     pub config: Option<EndpointConfig>,
     /// Keys of tokens and stateless resets, in place of those in `config`. Servers that share the ring accept each other's.
     pub ring: Option<KeyRing>,
+    /// Generation of this process, which stands in connection IDs, in place of those in `config`. Processes that take over each
+    /// other's sockets need it.
+    pub generation: Option<IdGeneration>,
     /// Memory that all connections of the process may hold together, in place of that in `config`. Endpoints share it.
     pub memory: Option<ProcessBudget>,
     /// Place of TLS work.
@@ -69,10 +72,13 @@ pub struct EndpointOptions {
 /// Endpoint: an address that speaks QUIC. When it is dropped, its connections go on; with the last of them the socket is
 /// closed.
 pub struct Endpoint {
-    shards: Vec<Arc<Shared>>,
+    pub(crate) shards: Vec<Arc<Shared>>,
     local: Mutex<SocketAddr>,
     /// Shard that is asked first next time.
     next: AtomicUsize,
+    /// Copies for a process that takes over, where there may be one.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux hands sockets over"))]
+    pub(crate) sockets: Vec<UdpSocket>,
 }
 
 impl Endpoint {
@@ -87,7 +93,7 @@ impl Endpoint {
         }
         let config = config_of(&mut options)?;
         let sockets = shards::sockets(address, options.shards, &config)?;
-        Self::assemble(sockets, config, options)
+        Self::assemble(sockets, config, options, true)
     }
 
     /// Opens a client on any port, of the address family of `remote`.
@@ -121,11 +127,18 @@ impl Endpoint {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
         let config = config_of(&mut options)?;
-        Self::assemble(vec![socket], config, options)
+        Self::assemble(vec![socket], config, options, true)
     }
 
-    fn assemble(sockets: Vec<UdpSocket>, config: EndpointConfig, options: EndpointOptions) -> io::Result<Self> {
-        let EndpointOptions { server, handshakes, runtimes, tap, attempts, .. } = options;
+    pub(crate) fn assemble(
+        sockets: Vec<UdpSocket>,
+        config: EndpointConfig,
+        options: EndpointOptions,
+        reading: bool,
+    ) -> io::Result<Self> {
+        let EndpointOptions { server, handshakes, runtimes, tap, attempts, generation, .. } = options;
+        let copies = if generation.is_some() { &sockets[..] } else { &[] };
+        let copies = copies.iter().map(UdpSocket::try_clone).collect::<io::Result<_>>()?;
         let tap = MaybeTap(tap);
         let count = u8::try_from(sockets.len()).expect("shards are counted in a byte");
         let pool = match handshakes {
@@ -138,7 +151,8 @@ impl Endpoint {
         let mut links = if count > 1 { ShardLink::all(&sockets)? } else { Vec::new() }.into_iter();
         let clock = Clock::start();
         let local = sockets[0].local_addr()?;
-        let mut this = Self { shards: Vec::new(), local: Mutex::new(local), next: AtomicUsize::new(0) };
+        let mut this =
+            Self { shards: Vec::new(), local: Mutex::new(local), next: AtomicUsize::new(0), sockets: copies };
         let configs = shards::configs(config, count)?;
         for (shard, (socket, config)) in (0..count).zip(sockets.into_iter().zip(configs)) {
             let mut endpoint = transport::Endpoint::new(config, server.clone());
@@ -146,6 +160,7 @@ impl Endpoint {
             endpoint.set_attempt_log(attempts.clone());
             let tls = pool.clone().map(|pool| TlsLink::new(pool, count, &mut endpoint));
             let shared = Shared::new(shard, clock, endpoint);
+            shared.lock().reading = reading;
             this.shards.push(shared.clone());
             match (links.next(), runtimes.get(usize::from(shard))) {
                 (link, Some(runtime)) => {
@@ -382,11 +397,14 @@ fn share(config: ServerConfig, count: u8) -> ServerConfig {
     }
 }
 
-fn config_of(options: &mut EndpointOptions) -> io::Result<EndpointConfig> {
+pub(crate) fn config_of(options: &mut EndpointOptions) -> io::Result<EndpointConfig> {
     let mut config = match options.config.take() {
         Some(config) => config,
         None => EndpointConfig::from_seed(system_seed()?),
     };
+    if let Some(generation) = options.generation {
+        config.ids = Box::new(GenerationIds::new(0, generation, &config.seed));
+    }
     if let Some(ring) = options.ring.take() {
         config.ring = ring;
     }

@@ -46,6 +46,8 @@ mod connection;
 mod driver;
 mod endpoint;
 mod error;
+#[cfg(target_os = "linux")]
+mod hand_over;
 mod held;
 mod pending;
 mod qlog;
@@ -54,6 +56,8 @@ mod readiness;
 mod reuseport;
 mod shards;
 mod shared;
+#[cfg(target_os = "linux")]
+mod siblings;
 mod socket;
 mod stream;
 mod tap;
@@ -66,8 +70,12 @@ mod tls_pool;
 pub use connection::{Connecting, Connection};
 pub use endpoint::{Endpoint, EndpointOptions, Handshakes};
 pub use error::{ConnectError, DatagramError, ReadError, ReadToEndError, ResetAtError, WriteError};
+#[cfg(target_os = "linux")]
+pub use hand_over::HandshakeId;
 pub use qlog::QlogDir;
 pub use shards::Shards;
+#[cfg(target_os = "linux")]
+pub use siblings::Sibling;
 pub use socket::SocketStats;
 pub use stream::{RecvStream, SendStream};
 pub use tap::{Tap, Tapped};
@@ -79,7 +87,8 @@ pub use transport;
 #[cfg(feature = "boringssl")]
 pub use transport::tls::boring_backend::{BoringClient, BoringServer};
 pub use transport::{
-    ClientConfig, CloseReason, MigrateError, PreferredAddresses, Profile, RetryPolicy, ServerConfig, Stats,
+    ClientConfig, CloseReason, IdGeneration, MigrateError, PreferredAddresses, Profile, RetryPolicy, ServerConfig,
+    Stats,
     fec::{DatagramFlow, FecPolicy, Protection},
     memory::{Charge, ConnectionBudget, ProcessBudget},
     ring::KeyRing,

@@ -35,6 +35,16 @@ mod platform {
             Ok(Self { socket: watch(socket, Interest::READABLE)?, writable: None })
         }
 
+        /// Takes a socket that another process reads: nothing that arrives wakes this one.
+        pub(crate) fn unread(socket: UdpSocket) -> io::Result<Self> {
+            // What is urgent does not exist on UDP.
+            #[cfg(target_os = "linux")]
+            let interest = Interest::PRIORITY;
+            #[cfg(not(target_os = "linux"))]
+            let interest = Interest::READABLE;
+            Ok(Self { socket: watch(socket, interest)?, writable: None })
+        }
+
         pub(crate) fn socket(&self) -> &UdpSocket {
             self.socket.get_ref()
         }
@@ -86,6 +96,11 @@ mod platform {
         /// Takes a socket that does not block; must be called within a tokio runtime.
         pub(crate) fn new(socket: UdpSocket) -> io::Result<Self> {
             Ok(Self { io: tokio::net::UdpSocket::from_std(socket.try_clone()?)?, socket })
+        }
+
+        /// Takes a socket that another process reads.
+        pub(crate) fn unread(socket: UdpSocket) -> io::Result<Self> {
+            Self::new(socket)
         }
 
         pub(crate) fn socket(&self) -> &UdpSocket {

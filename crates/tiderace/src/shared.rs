@@ -45,6 +45,14 @@ pub(crate) struct State {
     pub(crate) socket: SocketStats,
     /// Socket that replaces the driver's, and its address where it is bound to one.
     pub(crate) replacement: Option<(Socket, Option<IpAddr>)>,
+    /// This process reads the socket; otherwise another one does, and hands over what is for connections of this one.
+    pub(crate) reading: bool,
+    /// Ways to the processes beside this one.
+    #[cfg(target_os = "linux")]
+    pub(crate) links: crate::siblings::Links,
+    /// Receiving end that the driver has yet to take.
+    #[cfg(target_os = "linux")]
+    pub(crate) inbox: Option<std::os::unix::net::UnixDatagram>,
     /// No more connections are accepted or opened.
     pub(crate) closed: bool,
     /// The last handle of the endpoint is gone: the driver ends with the last connection.
@@ -246,6 +254,11 @@ impl Shared {
                 idle_waiters: Vec::new(),
                 socket: SocketStats::default(),
                 replacement: None,
+                reading: true,
+                #[cfg(target_os = "linux")]
+                links: crate::siblings::Links::default(),
+                #[cfg(target_os = "linux")]
+                inbox: None,
                 closed: false,
                 orphaned: false,
             }),

@@ -29,6 +29,14 @@ pub struct SocketStats {
     pub send_blocked: u64,
     /// Datagrams for another shard whose queue was full.
     pub forwards_dropped: u64,
+    /// Reads for connections of another process that were handed to it.
+    pub sibling_sent: u64,
+    /// Reads for connections of another process that found no room there, or nobody.
+    pub sibling_dropped: u64,
+    /// Reads of another process that were taken over from it.
+    pub sibling_received: u64,
+    /// Payloads in the reads that were taken over.
+    pub sibling_payloads: u64,
 }
 
 impl std::ops::AddAssign for SocketStats {
@@ -37,6 +45,10 @@ impl std::ops::AddAssign for SocketStats {
         self.receive_calls += other.receive_calls;
         self.send_blocked += other.send_blocked;
         self.forwards_dropped += other.forwards_dropped;
+        self.sibling_sent += other.sibling_sent;
+        self.sibling_dropped += other.sibling_dropped;
+        self.sibling_received += other.sibling_received;
+        self.sibling_payloads += other.sibling_payloads;
     }
 }
 
@@ -61,6 +73,13 @@ impl Socket {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         let watched = Watched::new(socket)?;
         Ok(Self { watched, state, buffers: ReceiveBuffers::default(), stats: SocketStats::default() })
+    }
+
+    /// Lets another process read the socket, or reads it again; must be called within a tokio runtime.
+    pub(crate) fn set_reading(&mut self, reading: bool) -> io::Result<()> {
+        let copy = self.watched.socket().try_clone()?;
+        self.watched = if reading { Watched::new(copy)? } else { Watched::unread(copy)? };
+        Ok(())
     }
 
     /// Number of payloads that one send may carry.
@@ -170,7 +189,7 @@ fn force_buffers(_: &socket2::SockRef<'_>) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-fn from_codepoint(ecn: EcnCodepoint) -> Ecn {
+pub(crate) fn from_codepoint(ecn: EcnCodepoint) -> Ecn {
     match ecn {
         EcnCodepoint::Ect0 => Ecn::Ect0,
         EcnCodepoint::Ect1 => Ecn::Ect1,
@@ -178,7 +197,7 @@ fn from_codepoint(ecn: EcnCodepoint) -> Ecn {
     }
 }
 
-fn to_codepoint(ecn: Ecn) -> EcnCodepoint {
+pub(crate) fn to_codepoint(ecn: Ecn) -> EcnCodepoint {
     match ecn {
         Ecn::Ect0 => EcnCodepoint::Ect0,
         Ecn::Ect1 => EcnCodepoint::Ect1,

@@ -47,14 +47,14 @@ mod udp;
 
 pub use acks::Ecn;
 pub use books::{Book, Imbalance};
-pub use cid::{ConnectionIdGenerator, ShardedIds};
+pub use cid::{ConnectionIdGenerator, GenerationIds, IdGeneration, ShardedIds};
 pub use config::{
     ClientConfig, ConnectError, EndpointConfig, PreferredAddresses, ProfileChooser, RetryPolicy, ServerConfig,
 };
 pub use connection::Connection;
 pub use endpoint::{
     AttemptEvent, AttemptLog, Carried, DirectionBooks, Endpoint, EndpointBooks, EndpointStats, Handle, HandshakeWaker,
-    TlsDone, TlsStep,
+    SiblingShard, Siblings, TlsDone, TlsStep,
 };
 pub use error::{Code, MigrateError, TransportError};
 pub use events::{CloseReason, Event};

@@ -12,6 +12,7 @@ mod cold;
 mod command;
 mod compliance;
 mod congestion;
+mod continuity;
 mod cost;
 mod early_data;
 mod edge;
@@ -92,6 +93,9 @@ enum Part {
     /// Promises of the edge and the client
     #[command(after_help = after_help("edge", &edge::cases()))]
     Edge(Options),
+    /// Connections of the gateway that outlive its program
+    #[command(after_help = after_help("continuity", &continuity::cases()))]
+    Continuity(Options),
     /// The product as users meet it: archive, package, container image, site, README, reports, log files in viewers, captures
     #[command(after_help = after_help("face", &face::cases()))]
     Face(Options),
@@ -241,6 +245,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Part::Speed(options) => ("speed", &options.common, speed::cases(), options.from.as_ref()),
         Part::Lab(options) => ("lab", options, laboratory().to_vec(), None),
         Part::Edge(options) => ("edge", options, edge::cases(), None),
+        Part::Continuity(options) => ("continuity", options, continuity::cases(), None),
         Part::Face(options) => ("face", options, face::cases(), None),
         Part::Hardening(options) => ("hardening", options, hardening::cases(), None),
         Part::Truth(options) => ("truth", options, truth::cases(), None),

@@ -49,6 +49,8 @@ section! {
         workers: u8 = 0,
         /// Time limit for a stop: what is under way has so long to end.
         drain: Span = Span::secs(30),
+        /// Upgrades of the program.
+        upgrade: Upgrade = Upgrade::default(),
         /// Certificates by server name.
         #[serde(rename = "certificate-for")]
         certificates: Vec<Certificate> = Vec::new(),
@@ -87,6 +89,16 @@ section! {
         /// Routes of streams of other protocols than HTTP.
         #[serde(rename = "stream")]
         streams: Vec<Stream> = Vec::new(),
+    }
+}
+
+section! {
+    /// `[upgrade]`: another program takes the place of the one that runs.
+    pub struct Upgrade {
+        /// A program that has not taken over after this time is given up, and the one that runs goes on.
+        start_timeout: Span = Span::secs(30),
+        /// Connections over QUIC, and requests over TCP, stay with the program that was replaced for this long. Then they drain.
+        drain: Span = Span::secs(3_600),
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{
     Acme, Admin, BackEndTls, BasicAuth, Capture, Certificate, ClientCertificates, Compression, Config, Cors, Files,
     HeaderRules, Health, Http3, Keys, Limits, Log, Metrics, Policy, Proxy, RateLimit, Route, Sticky, Stream, Transport,
-    TrustedProxies,
+    TrustedProxies, Upgrade,
     section::{Section, file_name},
 };
 
@@ -19,6 +19,7 @@ pub fn markdown() -> String {
          relative to its directory. `tiderace edge check --config FILE` says what is wrong with it.\n",
     );
     section::<Config>(&mut page, "The file");
+    section::<Upgrade>(&mut page, "[upgrade]");
     section::<Certificate>(&mut page, "[[certificate-for]]");
     section::<Acme>(&mut page, "[acme]");
     section::<ClientCertificates>(&mut page, "[client-certificates]");

@@ -10,18 +10,18 @@ mod tcp;
 
 use std::{
     io,
-    net::{SocketAddr, UdpSocket},
-    sync::Arc,
+    net::{SocketAddr, TcpListener as StdListener, UdpSocket},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use socket2::{Domain, Protocol, Socket, Type};
 use tiderace::Endpoint;
-use tokio::sync::watch;
+use tokio::{net::TcpListener, sync::watch};
 
 use crate::{
     body::Pace,
     config::Limits,
-    context::ListenerContext,
+    context::{Draining, ListenerContext},
     generation::{Generation, Shared},
     worker::Workers,
 };
@@ -32,8 +32,27 @@ pub(crate) use self::plain::PlainListener;
 pub(crate) struct Listener {
     local: SocketAddr,
     endpoint: Arc<Endpoint>,
-    draining: watch::Sender<bool>,
-    closed: watch::Sender<bool>,
+    draining: watch::Sender<Draining>,
+    accepting: watch::Sender<Accepting>,
+    /// Copies for a process that takes over.
+    tcp: Mutex<Vec<StdListener>>,
+}
+
+/// Whether connections are accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Accepting {
+    /// Not yet, or perhaps not any more.
+    Paused,
+    Open,
+    /// Another process does.
+    HandedOver,
+    Closed,
+}
+
+/// Sockets of another process for one address: one of each kind for each worker.
+pub(crate) struct ListenerSockets {
+    pub(crate) tcp: Vec<StdListener>,
+    pub(crate) udp: Vec<UdpSocket>,
 }
 
 /// Least rate for the content of requests.
@@ -79,18 +98,42 @@ impl Listener {
 
     fn try_open(address: SocketAddr, first: &Generation, shared: &Arc<Shared>, workers: &Workers) -> io::Result<Self> {
         let sockets = tcp::sockets(address, workers.count())?;
+        Self::assemble(sockets, None, first, shared, workers)
+    }
+
+    /// Takes over the sockets of another process. Nothing is accepted before [`set_accepting`](Self::set_accepting).
+    pub(crate) fn take_over(
+        sockets: ListenerSockets,
+        first: &Generation,
+        shared: &Arc<Shared>,
+        workers: &Workers,
+    ) -> io::Result<Self> {
+        if sockets.tcp.len() != workers.count() || sockets.udp.len() != workers.count() {
+            return Err(io::Error::other("there is not one socket of each kind for each worker"));
+        }
+        Self::assemble(sockets.tcp, Some(sockets.udp), first, shared, workers)
+    }
+
+    fn assemble(
+        sockets: Vec<StdListener>,
+        udp: Option<Vec<UdpSocket>>,
+        first: &Generation,
+        shared: &Arc<Shared>,
+        workers: &Workers,
+    ) -> io::Result<Self> {
         let local = sockets[0].local_addr()?;
-        let endpoint = Arc::new(quic::open(local, first, shared, workers)?);
-        let (draining, drain) = watch::channel(false);
-        let (closed, close) = watch::channel(false);
+        let (draining, drain) = watch::channel(Draining::No);
+        let (accepting, state) = watch::channel(if udp.is_some() { Accepting::Paused } else { Accepting::Open });
+        let endpoint = Arc::new(quic::open(local, udp, first, shared, workers)?);
+        let tcp = Mutex::new(sockets.iter().map(StdListener::try_clone).collect::<io::Result<_>>()?);
         let context = ListenerContext { shared: shared.clone(), local, draining: drain };
         for (number, (socket, worker)) in sockets.into_iter().zip(workers.handles()).enumerate() {
             let _inside = worker.enter();
-            let socket = tokio::net::TcpListener::from_std(socket)?;
-            worker.spawn(tcp::accept(socket, context.clone(), close.clone()));
-            worker.spawn(quic::accept(endpoint.clone(), number, context.clone(), close.clone()));
+            socket.set_nonblocking(true)?;
+            worker.spawn(tcp::accept(TcpListener::from_std(socket)?, context.clone(), state.clone()));
+            worker.spawn(quic::accept(endpoint.clone(), number, context.clone(), state.clone()));
         }
-        Ok(Self { local, endpoint, draining, closed })
+        Ok(Self { local, endpoint, draining, accepting, tcp })
     }
 
     /// The address, with the port that it has got.
@@ -109,9 +152,41 @@ impl Listener {
 
     /// Takes no connection more, and asks those that exist to end.
     pub(crate) fn drain(&self, generation: &Generation) {
-        self.closed.send_replace(true);
+        let before = self.accepting.send_replace(Accepting::Closed);
+        if matches!(before, Accepting::Paused | Accepting::HandedOver) {
+            // First packets are for another process.
+            self.endpoint.set_server_config(None);
+            self.draining.send_replace(Draining::Yes);
+            return;
+        }
         let shed = tiderace::ServerConfig { versions: Vec::new(), ..quic::server_config(generation, self.local) };
         self.endpoint.set_server_config(Some(shed));
-        self.draining.send_replace(true);
+        self.draining.send_replace(Draining::Yes);
+    }
+
+    /// Leaves new connections to another process, or accepts them again. `generation` is that of new handshakes.
+    pub(crate) fn set_accepting(&self, accepting: bool, generation: &Generation) {
+        // Nothing that is read here finds no configuration.
+        if !accepting {
+            self.endpoint.set_reading(false);
+        }
+        self.endpoint.set_server_config(accepting.then(|| quic::server_config(generation, self.local)));
+        if accepting {
+            self.endpoint.set_reading(true);
+        }
+        self.accepting.send_replace(if accepting { Accepting::Open } else { Accepting::Paused });
+    }
+
+    /// Another process has taken over for good.
+    pub(crate) fn hand_over(&self) {
+        self.accepting.send_replace(Accepting::HandedOver);
+        // Open here, they would accept for nobody once the other process has closed them.
+        self.tcp().clear();
+        self.draining.send_replace(Draining::HandedOver);
+    }
+
+    /// Copies of the sockets, for another process.
+    pub(crate) fn tcp(&self) -> MutexGuard<'_, Vec<StdListener>> {
+        self.tcp.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,8 +5,9 @@ use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 use http::Request;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{net::TcpListener, task::AbortHandle};
+use tokio::{net::TcpListener, sync::watch, task::AbortHandle};
 
+use super::Accepting;
 use crate::{generation::Shared, site::to_https};
 
 /// Bytes of a request's head that are read, at most. Hyper wants 8 KiB at least.
@@ -15,18 +16,40 @@ const HEAD: usize = 8 * 1024;
 /// An address of plain HTTP at work. Dropped, it accepts nothing more.
 pub(crate) struct PlainListener {
     local: SocketAddr,
-    accepting: AbortHandle,
+    task: AbortHandle,
+    accepting: watch::Sender<Accepting>,
+    /// A copy for a process that takes over.
+    socket: std::net::TcpListener,
 }
 
 impl PlainListener {
     /// Opens an address that redirects to `port`. Must be called within a tokio runtime.
     pub(crate) fn open(address: SocketAddr, port: u16, shared: &Arc<Shared>) -> io::Result<Self> {
-        let listener = std::net::TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        let listener = TcpListener::from_std(listener)?;
-        let local = listener.local_addr()?;
-        let accepting = tokio::spawn(accept(listener, port, shared.clone())).abort_handle();
-        Ok(Self { local, accepting })
+        Self::assemble(std::net::TcpListener::bind(address)?, Accepting::Open, port, shared)
+    }
+
+    /// Takes over the socket of another process. Nothing is accepted before [`set_accepting`](Self::set_accepting).
+    pub(crate) fn take_over(socket: std::net::TcpListener, port: u16, shared: &Arc<Shared>) -> io::Result<Self> {
+        Self::assemble(socket, Accepting::Paused, port, shared)
+    }
+
+    fn assemble(socket: std::net::TcpListener, state: Accepting, port: u16, shared: &Arc<Shared>) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        let local = socket.local_addr()?;
+        let listener = TcpListener::from_std(socket.try_clone()?)?;
+        let (accepting, states) = watch::channel(state);
+        let task = tokio::spawn(accept(listener, port, shared.clone(), states)).abort_handle();
+        Ok(Self { local, task, accepting, socket })
+    }
+
+    /// Leaves connections to another process, or accepts them again.
+    pub(crate) fn set_accepting(&self, accepting: bool) {
+        self.accepting.send_replace(if accepting { Accepting::Open } else { Accepting::Paused });
+    }
+
+    /// A copy of the socket, for another process.
+    pub(crate) fn socket(&self) -> &std::net::TcpListener {
+        &self.socket
     }
 
     /// The address, with the port that it has got.
@@ -37,13 +60,23 @@ impl PlainListener {
 
 impl Drop for PlainListener {
     fn drop(&mut self) {
-        self.accepting.abort();
+        self.task.abort();
     }
 }
 
-async fn accept(listener: TcpListener, port: u16, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, port: u16, shared: Arc<Shared>, mut accepting: watch::Receiver<Accepting>) {
     loop {
-        let Ok((stream, remote)) = listener.accept().await else {
+        if accepting.wait_for(|state| *state == Accepting::Open).await.is_err() {
+            return;
+        }
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            changed = accepting.changed() => match changed {
+                Ok(()) => continue,
+                Err(_) => return,
+            },
+        };
+        let Ok((stream, remote)) = accepted else {
             // Out of file descriptors, most likely: others have to end first.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::SocketAddr,
+    net::{SocketAddr, UdpSocket},
     num::{NonZeroU8, NonZeroUsize},
     sync::Arc,
     time::Duration,
@@ -15,7 +15,7 @@ use tiderace::{
 };
 use tokio::sync::watch;
 
-use super::pace;
+use super::{Accepting, pace};
 use crate::{
     admission::{EXCESSIVE_LOAD, Refusal},
     body::{incoming, untimed},
@@ -66,9 +66,10 @@ pub(super) fn server_config(generation: &Generation, local: SocketAddr) -> Serve
     server
 }
 
-/// Opens the UDP sockets at `local`, each driven by a worker.
+/// Opens the UDP sockets at `local`, each driven by a worker, or takes over those of another process.
 pub(super) fn open(
     local: SocketAddr,
+    taken_over: Option<Vec<UdpSocket>>,
     first: &Generation,
     shared: &Arc<Shared>,
     workers: &Workers,
@@ -76,6 +77,7 @@ pub(super) fn open(
     let count = u8::try_from(workers.count()).ok().and_then(NonZeroU8::new).unwrap_or(NonZeroU8::MIN);
     let options = tiderace::EndpointOptions {
         server: Some(server_config(first, local)),
+        generation: Some(shared.persistent.id_generation),
         ring: Some(shared.persistent.ring.clone()),
         shards: Shards::new(count),
         runtimes: workers.handles().to_vec(),
@@ -85,7 +87,10 @@ pub(super) fn open(
         tap: Some(Arc::new(ListenerTap { captures: shared.persistent.captures.clone(), local })),
         attempts: Some(shared.fallbacks.clone()),
     };
-    Endpoint::open(local, options)
+    match taken_over {
+        Some(sockets) => Endpoint::take_over(sockets, options),
+        None => Endpoint::open(local, options),
+    }
 }
 
 /// Threads for TLS: one for each worker, and some that may wait for the register of early data meanwhile.
@@ -99,14 +104,14 @@ pub(super) async fn accept(
     endpoint: Arc<Endpoint>,
     worker: usize,
     context: ListenerContext,
-    mut close: watch::Receiver<bool>,
+    mut accepting: watch::Receiver<Accepting>,
 ) {
     loop {
         // With its early data, if TLS has accepted that: the configuration may change while this waits.
         let connection = tokio::select! {
             connection = endpoint.accept_at(worker, true) => connection,
             // Handshakes that were under way are let in as long as somebody holds the listener.
-            closed = close.changed() => match closed {
+            closed = accepting.changed() => match closed {
                 Ok(()) => continue,
                 Err(_) => return,
             },

@@ -24,6 +24,7 @@ use tokio::{
 use tokio_rustls::server::TlsStream;
 
 use super::{
+    Accepting,
     h2_sections::{Scanned, Sections},
     pace,
     stall::Stalling,
@@ -84,11 +85,18 @@ pub(super) fn sockets(address: SocketAddr, count: usize) -> io::Result<Vec<StdLi
 }
 
 /// Accepts connections until the listener closes.
-pub(super) async fn accept(listener: TcpListener, context: ListenerContext, mut close: watch::Receiver<bool>) {
+pub(super) async fn accept(listener: TcpListener, context: ListenerContext, mut accepting: watch::Receiver<Accepting>) {
     loop {
+        match accepting.wait_for(|state| *state != Accepting::Paused).await.map(|state| *state) {
+            Ok(Accepting::Open) => {}
+            Ok(Accepting::Paused | Accepting::HandedOver | Accepting::Closed) | Err(_) => return,
+        }
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = close.wait_for(|closed| *closed) => return,
+            changed = accepting.changed() => match changed {
+                Ok(()) => continue,
+                Err(_) => return,
+            },
         };
         match accepted {
             Ok((stream, remote)) => {
@@ -263,10 +271,15 @@ impl Client {
         connection: impl Future<Output = hyper::Result<()>>,
         context: &ListenerContext,
     ) -> hyper::Result<()> {
-        let drain = context.shared.current().config.drain.0;
         let mut connection = pin!(connection);
-        if let Ok(ended) = tokio::time::timeout(drain, connection.as_mut()).await {
-            return ended;
+        // Handed over, it has as long as the process.
+        let over = async {
+            context.drain().await;
+            tokio::time::sleep(context.shared.current().config.drain.0).await;
+        };
+        tokio::select! {
+            ended = connection.as_mut() => return ended,
+            () = over => {}
         }
         // Before the requests are dropped.
         self.cause.note(Ending::Drained);
@@ -291,7 +304,7 @@ async fn serve_h1(
         async { Ok::<_, Infallible>(answer.await) }
     });
     let mut connection = pin!(builder.serve_connection(io, service).with_upgrades());
-    let mut drain = pin!(context.drain());
+    let mut drain = pin!(context.hand_over());
     let served = tokio::select! {
         result = connection.as_mut() => result,
         () = &mut drain => {
@@ -357,7 +370,7 @@ async fn serve_h2(
         }
     });
     let mut connection = pin!(builder.serve_connection(io, service));
-    let mut drain = pin!(context.drain());
+    let mut drain = pin!(context.hand_over());
     tokio::select! {
         result = connection.as_mut() => return result,
         () = &mut drain => connection.as_mut().graceful_shutdown(),

@@ -18,6 +18,7 @@ mod quic;
 mod requests;
 mod streams;
 mod tunnels;
+mod upgrade;
 
 pub(crate) use self::{
     back_ends::{BackEndLabel, BackEndMetrics, BackEndResult, NameResult},
@@ -29,6 +30,7 @@ pub(crate) use self::{
     requests::{AuthenticationLabels, DirectionLabels, LimitLabel, RequestLabels, RequestMetrics},
     streams::StreamMetrics,
     tunnels::{DropLabels, KindReasonLabels, TunnelCounters, TunnelKind, TunnelMetrics},
+    upgrade::{ProcessLabel, UpgradeMetrics},
 };
 
 use std::sync::atomic::AtomicU64;
@@ -115,6 +117,7 @@ pub struct Metrics {
     pub(crate) paths: PathMetrics,
     pub(crate) policies: PolicyMetrics,
     pub(crate) fallbacks: FallbackMetrics,
+    pub(crate) upgrade: UpgradeMetrics,
     pub(crate) generation: Gauge,
     pub(crate) log_lines_dropped: Counter,
 }
@@ -211,6 +214,7 @@ impl Default for Metrics {
             paths: PathMetrics::register(&mut registry),
             policies: PolicyMetrics::register(&mut registry),
             fallbacks: FallbackMetrics::register(&mut registry),
+            upgrade: UpgradeMetrics::register(&mut registry),
             generation: figure!(
                 registry,
                 "generation",
@@ -269,6 +273,7 @@ mod tests {
             include_str!("streams.rs"),
             include_str!("tunnels.rs"),
             include_str!("fallbacks.rs"),
+            include_str!("upgrade.rs"),
         ]
         .concat();
         for file in ["grafana/tiderace-edge.json", "prometheus/rules.yml"] {

@@ -24,6 +24,11 @@ pub trait ConnectionIdGenerator: Send {
     /// The shard that made `id`; `None` when this generator's layout cannot have made it.
     fn shard_of(&self, id: &[u8]) -> Option<u8>;
 
+    /// The generation of the process that made `id`; `None` when the layout names none, or no process with the same key made it.
+    fn generation_of(&self, _id: &[u8]) -> Option<u8> {
+        None
+    }
+
     /// Index of the byte in every ID that is the shard's number; `None` when no byte is just that.
     fn shard_place(&self) -> Option<usize> {
         None

@@ -1,9 +1,11 @@
 //! Connection IDs: how ours are made, which of ours the peer may use, which of the peer's we may use (RFC 9000 §5.1).
 
+mod generation;
 mod generator;
 mod local;
 mod remote;
 
+pub use generation::{GenerationIds, IdGeneration};
 pub use generator::{ConnectionIdGenerator, ShardedIds};
 pub(crate) use local::LocalIds;
 pub(crate) use remote::{ACTIVE_LIMIT, RemoteIds};

@@ -13,6 +13,7 @@ mod misrouted;
 mod pending;
 mod relief;
 mod routes;
+mod siblings;
 mod stateless;
 mod stats;
 mod tls_steps;
@@ -31,11 +32,12 @@ use wire::{ConnectionId, Header, LongType, ResetToken, Side};
 pub use self::attempts::{AttemptEvent, AttemptLog};
 pub use self::books::{Carried, DirectionBooks, EndpointBooks};
 pub use self::pending::HandshakeWaker;
+pub use self::siblings::{SiblingShard, Siblings};
 pub use self::stats::EndpointStats;
 pub use self::tls_steps::{TlsDone, TlsStep};
 use self::{
     admission::FirstPacket, closed::ClosedConnections, early::EarlyPackets, misrouted::Misrouted, relief::Relief,
-    routes::Routes, stateless::Stateless, tls_steps::StepQueue,
+    routes::Routes, siblings::Foreign, stateless::Stateless, tls_steps::StepQueue,
 };
 use crate::{
     cid::ConnectionIdGenerator,
@@ -60,6 +62,8 @@ enum Target {
     Connection(u32),
     /// Another endpoint of the same address.
     Shard(u8),
+    /// An endpoint of another process that serves the same address.
+    Sibling(SiblingShard),
     Nobody,
 }
 
@@ -106,6 +110,7 @@ pub struct Endpoint {
     /// Waker that learns which handshakes are worth resuming.
     handshake_waker: Option<Arc<dyn HandshakeWaker>>,
     misrouted: Misrouted,
+    foreign: Foreign,
     /// Connections tried, those begun by a forged packet included: each has a seed of its own.
     setups: u64,
     stats: EndpointStats,
@@ -143,6 +148,7 @@ impl Endpoint {
             tls_steps: StepQueue::default(),
             handshake_waker: None,
             misrouted: Misrouted::default(),
+            foreign: Foreign::default(),
             setups: 0,
             stats: EndpointStats::default(),
             ledger: books::Ledger::default(),
@@ -259,6 +265,12 @@ impl Endpoint {
                         self.forward(shard, part);
                     }
                 }
+                Target::Sibling(shard) => {
+                    self.ledger.on_stateless_received(part.payload.len(), segment);
+                    if !self.take_reset(now, &part) {
+                        self.hand_to_sibling(shard, part);
+                    }
+                }
                 Target::Nobody => {
                     self.ledger.on_stateless_received(part.payload.len(), segment);
                     self.handle_unrouted(now, part, buffer);
@@ -279,10 +291,10 @@ impl Endpoint {
         let Some(id) = id else { return Target::Nobody };
         match self.routes.find(id) {
             Some(index) => Target::Connection(index),
-            None => match self.ids.shard_of(id) {
+            None => self.sibling_of(payload, id).unwrap_or_else(|| match self.ids.shard_of(id) {
                 Some(shard) if self.misrouted.is_other(shard) => Target::Shard(shard),
                 _ => Target::Nobody,
-            },
+            }),
         }
     }
 

@@ -1,0 +1,114 @@
+//! Clients of all kinds in front of a gateway.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Empty};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::pki_types::{CertificateDer, ServerName};
+use tiderace::{ClientConfig, Endpoint, Profile, RustlsClient};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use crate::fleet::{Fleet, LIMIT};
+
+/// Address and trust.
+#[derive(Clone)]
+pub(crate) struct Site {
+    pub(crate) address: SocketAddr,
+    certificate: Vec<u8>,
+}
+
+impl Site {
+    pub(crate) fn of(fleet: &Fleet) -> Self {
+        Self { address: fleet.address, certificate: fleet.certificate.clone() }
+    }
+
+    /// A connection over QUIC. The ClientHello has X25519MLKEM768 and takes two datagrams.
+    pub(crate) async fn quic(&self) -> (Endpoint, tiderace::Connection) {
+        self.quic_for("h3").await
+    }
+
+    /// The same with another protocol.
+    pub(crate) async fn quic_for(&self, alpn: &str) -> (Endpoint, tiderace::Connection) {
+        let tls = RustlsClient::builder().roots([self.certificate.clone()]).alpn(alpn).build().unwrap();
+        let profile = Profile { handshake_timeout: LIMIT, ..Profile::default() };
+        let config = ClientConfig::new(Arc::new(tls), Arc::new(profile));
+        let endpoint = Endpoint::client_for(self.address).unwrap();
+        let connection = endpoint.connect(&config, self.address, "localhost").unwrap().await.unwrap();
+        (endpoint, connection)
+    }
+
+    pub(crate) async fn h3(&self) -> (Endpoint, h3_quic::client::SendRequest) {
+        let (endpoint, connection) = self.quic().await;
+        (endpoint, h3_quic::client::begin(connection).await.unwrap())
+    }
+
+    async fn tls(&self, alpn: &[u8]) -> TlsStream<TcpStream> {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from(self.certificate.clone())).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let mut config = builder.unwrap().with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = vec![alpn.to_vec()];
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
+    }
+
+    pub(crate) async fn h2(&self) -> hyper::client::conn::http2::SendRequest<Empty<Bytes>> {
+        let io = TokioIo::new(self.tls(b"h2").await);
+        let (sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
+        tokio::spawn(connection);
+        sender
+    }
+
+    pub(crate) async fn h1(&self) -> hyper::client::conn::http1::SendRequest<Empty<Bytes>> {
+        let io = TokioIo::new(self.tls(b"http/1.1").await);
+        let (sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+        tokio::spawn(connection);
+        sender
+    }
+}
+
+pub(crate) fn get(path: &str) -> Request<Empty<Bytes>> {
+    Request::get(format!("https://localhost/{path}")).body(Empty::new()).unwrap()
+}
+
+pub(crate) fn get1(path: &str) -> Request<Empty<Bytes>> {
+    Request::get(format!("/{path}")).header("host", "localhost").body(Empty::new()).unwrap()
+}
+
+/// The whole content of a good response.
+pub(crate) async fn content<B>(response: Response<B>) -> Bytes
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: std::fmt::Debug,
+{
+    assert_eq!(response.status(), 200);
+    response.into_body().collect().await.unwrap().to_bytes()
+}
+
+/// Reads a body piece by piece over a time that the caller ends: then the rest at once. Returns all of it.
+pub(crate) async fn read_slowly<B>(response: Response<B>, is_over: impl Fn() -> bool) -> Vec<u8>
+where
+    B: http_body::Body<Data = Bytes> + Unpin,
+    B::Error: std::fmt::Debug,
+{
+    assert_eq!(response.status(), 200);
+    let mut body = response.into_body();
+    let mut all = Vec::new();
+    while let Some(frame) = body.frame().await {
+        all.extend_from_slice(&frame.unwrap().into_data().unwrap());
+        // Most of it waits at the server, behind flow control.
+        if !is_over() && all.len() < crate::fleet::LARGE / 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        while !is_over() && all.len() >= crate::fleet::LARGE / 2 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    all
+}

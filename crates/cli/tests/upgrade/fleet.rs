@@ -1,0 +1,142 @@
+//! A gateway whose program is replaced again and again, and all of its processes.
+
+use std::{
+    collections::BTreeSet,
+    net::SocketAddr,
+    path::PathBuf,
+    process::{Command, Output},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use crate::{
+    gateway::{Gateway, edge},
+    scratch::Scratch,
+};
+
+/// Time limit for a busy machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+
+/// Content of the large file.
+pub(crate) fn large() -> Vec<u8> {
+    (0..LARGE as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
+}
+
+pub(crate) const LARGE: usize = 6_000_000;
+
+/// The processes of a gateway; all are gone when this is dropped.
+pub(crate) struct Fleet {
+    pub(crate) folder: Scratch,
+    pub(crate) file: PathBuf,
+    pub(crate) address: SocketAddr,
+    pub(crate) certificate: Vec<u8>,
+    pids: BTreeSet<u32>,
+    first: Gateway,
+}
+
+impl Fleet {
+    /// Starts the first process, with `extra` in the configuration.
+    pub(crate) fn start(name: &str, extra: &str) -> Self {
+        Self::with(name, extra, "")
+    }
+
+    /// The same, with `sections` behind it.
+    pub(crate) fn with(name: &str, extra: &str, sections: &str) -> Self {
+        let folder = Scratch::new(&format!("upgrade-{name}"));
+        std::fs::create_dir_all(folder.0.join("www")).unwrap();
+        std::fs::write(folder.0.join("www/small"), "small").unwrap();
+        std::fs::write(folder.0.join("www/large"), large()).unwrap();
+        let certificate = folder.certificate("localhost").cert.der().to_vec();
+        let file = folder.0.join("edge.toml");
+        configure(&file, extra, sections, 0);
+        let first = Gateway::start(&file);
+        let pids = BTreeSet::from([first.id()]);
+        Self { address: first.address, folder, file, certificate, pids, first }
+    }
+
+    /// `tiderace edge upgrade`.
+    pub(crate) fn try_upgrade(&mut self, arguments: &[&str]) -> Output {
+        let output = edge("upgrade", &self.file).args(arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let pid: Option<u32> = text.split_once("(PID ").and_then(|(_, rest)| rest.split_once(')')?.0.parse().ok());
+        self.pids.extend(pid);
+        output
+    }
+
+    /// An upgrade that has to come about; the number and the process ID of the new process.
+    pub(crate) fn upgrade(&mut self) -> (u64, u32) {
+        let output = self.try_upgrade(&[]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let last = self.status()["processes"].as_array().unwrap().last().unwrap().clone();
+        (last["process"].as_u64().unwrap(), u32::try_from(last["pid"].as_u64().unwrap()).unwrap())
+    }
+
+    /// An upgrade that has to fail with exit code 2; what it said.
+    pub(crate) fn refused(&mut self, arguments: &[&str]) -> String {
+        let output = self.try_upgrade(arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        stderr
+    }
+
+    pub(crate) fn reload(&self, number: u64, extra: &str) {
+        configure(&self.file, extra, "", number);
+        let output = edge("reload", &self.file).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    pub(crate) fn status(&self) -> Value {
+        let output = edge("status", &self.file).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// The process ID of the first process.
+    pub(crate) fn first_id(&self) -> u32 {
+        self.first.id()
+    }
+
+    /// Processes that have not ended.
+    pub(crate) fn running(&self) -> Vec<u32> {
+        self.pids.iter().copied().filter(|pid| is_running(*pid)).collect()
+    }
+
+    /// Waits until this process has ended.
+    pub(crate) fn wait_for_end(&self, pid: u32) {
+        let begun = Instant::now();
+        while is_running(pid) {
+            assert!(begun.elapsed() < LIMIT, "{pid} does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        for pid in self.running() {
+            signal(pid, "KILL");
+        }
+    }
+}
+
+/// Sends a signal to a process of a fleet.
+pub(crate) fn signal(pid: u32, name: &str) {
+    assert!(Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap().success());
+}
+
+/// Whether a process is there and no mere entry in the table of processes.
+fn is_running(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+fn configure(file: &std::path::Path, extra: &str, sections: &str, number: u64) {
+    let text = format!(
+        "listen = \"127.0.0.1:0\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\nworkers = 2\n{extra}\
+         [admin]\nsocket = \"edge.sock\"\n[limits]\nconnections = {}\nconnections-per-address = 5000\n\
+         [[route]]\nfiles = \"www\"\n{sections}",
+        10_000 + number
+    );
+    std::fs::write(file, text).unwrap();
+}

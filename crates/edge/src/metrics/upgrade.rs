@@ -1,0 +1,52 @@
+//! Figures about upgrades, and about the processes that are side by side after one.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+
+use super::ReasonLabel;
+
+/// Number of a process.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ProcessLabel {
+    pub(crate) process: u64,
+}
+
+/// Figures about upgrades, registered together.
+pub(crate) struct UpgradeMetrics {
+    pub(crate) process: Gauge,
+    pub(crate) upgrades: Family<ReasonLabel, Counter>,
+    pub(crate) connections: Family<ProcessLabel, Gauge>,
+    pub(crate) datagrams: Family<ReasonLabel, Gauge<f64, AtomicU64>>,
+}
+
+impl UpgradeMetrics {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        Self {
+            process: figure!(
+                registry,
+                "process",
+                "The number of the process that serves: 1, and one more with each upgrade",
+                Gauge::default()
+            ),
+            upgrades: figure!(registry, "upgrades", "Upgrades begun by this process, by result", Family::default()),
+            connections: figure!(
+                registry,
+                "older_process_connections",
+                "Connections that older processes have yet to end",
+                Family::default()
+            ),
+            datagrams: figure!(
+                registry,
+                "older_process_datagrams",
+                "Reads of UDP sockets for connections of older processes since the start: handed over (sent), without room there or for \
+                 nobody (dropped), and, in an older process, taken over (received)",
+                Family::default()
+            ),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Sockets for operators: the admin socket and the address of the metrics. One process at a time serves them.
+
+use std::{
+    net::TcpListener as StdTcpListener,
+    os::unix::net::UnixListener as StdUnixListener,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use tokio::{
+    net::{TcpListener, UnixListener},
+    task::AbortHandle,
+};
+
+use crate::{
+    Process, ProcessError, admin,
+    config::{Config, address},
+    process::serve_metrics,
+    setup::SetupError,
+    upgrade::TakenOver,
+};
+
+/// The sockets, and the tasks that serve them.
+pub(crate) struct Services {
+    admin: Option<(PathBuf, StdUnixListener)>,
+    /// The address as it is configured.
+    metrics: Option<(String, StdTcpListener)>,
+    tasks: Mutex<Vec<AbortHandle>>,
+    /// The file of the admin socket is for this process to remove.
+    is_owner: AtomicBool,
+}
+
+impl Services {
+    /// Opens the sockets, or takes over those of another process.
+    pub(crate) fn open(config: &Config, mut taken: Option<&mut TakenOver>) -> Result<Self, ProcessError> {
+        let admin = match config.admin.socket.as_str() {
+            "" => None,
+            path => {
+                let same = taken.as_mut().and_then(|taken| taken.admin.take_if(|(other, _)| other == path));
+                let path = PathBuf::from(path);
+                let socket = match same {
+                    Some((_, socket)) => socket,
+                    None => {
+                        admin::open(&path).map_err(|source| ProcessError::AdminSocket { path: path.clone(), source })?
+                    }
+                };
+                Some((path, socket))
+            }
+        };
+        let metrics = match config.metrics.listen.as_str() {
+            "" => None,
+            listen => {
+                let same = taken.as_mut().and_then(|taken| taken.metrics.take_if(|(other, _)| other == listen));
+                let socket = match same {
+                    Some((_, socket)) => socket,
+                    None => {
+                        let at = address(listen).map_err(SetupError::MetricsAddress)?;
+                        StdTcpListener::bind(at).map_err(|why| ProcessError::Listen { address: at.to_string(), why })?
+                    }
+                };
+                Some((listen.to_owned(), socket))
+            }
+        };
+        Ok(Self { admin, metrics, tasks: Mutex::default(), is_owner: AtomicBool::new(true) })
+    }
+
+    /// Path and socket for operators.
+    pub(crate) fn admin(&self) -> Option<(&Path, &StdUnixListener)> {
+        self.admin.as_ref().map(|(path, socket)| (path.as_path(), socket))
+    }
+
+    /// Address, as it is configured, and socket of the metrics.
+    pub(crate) fn metrics(&self) -> Option<(&str, &StdTcpListener)> {
+        self.metrics.as_ref().map(|(address, socket)| (address.as_str(), socket))
+    }
+
+    /// Serves both. Must be called within a tokio runtime.
+    pub(crate) fn serve(&self, process: &Arc<Process>) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((path, socket)) = &self.admin {
+            let socket = socket.set_nonblocking(true).and_then(|()| UnixListener::from_std(socket.try_clone()?));
+            match socket {
+                Ok(socket) => tasks.push(tokio::spawn(admin::serve(socket, process.clone())).abort_handle()),
+                Err(error) => tracing::error!("cannot serve the admin socket {}: {error}", path.display()),
+            }
+        }
+        if let Some((address, socket)) = &self.metrics {
+            let socket = socket.set_nonblocking(true).and_then(|()| TcpListener::from_std(socket.try_clone()?));
+            match socket {
+                Ok(socket) => tasks.push(tokio::spawn(serve_metrics(socket, process.clone())).abort_handle()),
+                Err(error) => tracing::error!("cannot serve the metrics at {address}: {error}"),
+            }
+        }
+    }
+
+    /// Accepts nothing more. Answers under way are given.
+    pub(crate) fn stop(&self) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.drain(..).for_each(|task| task.abort());
+    }
+
+    /// Another process serves from here on; `admin` when it has the same admin socket.
+    pub(crate) fn leave(&self, admin: bool) {
+        if !admin {
+            self.remove();
+        }
+        self.is_owner.store(false, Ordering::Release);
+    }
+
+    /// Removes the file of the admin socket, if it is this process's.
+    pub(crate) fn remove(&self) {
+        if let Some((path, _)) = &self.admin
+            && self.is_owner.swap(false, Ordering::AcqRel)
+        {
+            // It may be gone already.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}

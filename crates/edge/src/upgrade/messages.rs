@@ -1,0 +1,108 @@
+//! Messages of the hand-over protocol, in their order: [`Hello`], [`Answer`], [`Built`], [`Commit`], [`Serving`].
+//!
+//! The version covers more than these: the layout of connection IDs, and the form of datagrams between processes.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// Version of the hand-over protocol.
+pub const PROTOCOL: u32 = 1;
+
+/// First message of the newer process. Its form is the same in all versions.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Hello {
+    /// Oldest version of the protocol that it speaks.
+    pub(super) from: u32,
+    /// Newest version.
+    pub(super) to: u32,
+    /// Version of the program.
+    pub(super) program: String,
+}
+
+/// Answer of the older process.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Answer {
+    /// No version in common.
+    Refused(String),
+    /// State and sockets, whose descriptors follow.
+    Offer(Box<Offer>),
+}
+
+/// State of the older process.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Offer {
+    /// Version of the protocol from here on.
+    pub(super) protocol: u32,
+    /// Number of the newer process: one more than that of the older one.
+    pub(super) process: u64,
+    /// Generation in the connection IDs of the newer process.
+    pub(super) generation: u8,
+    /// Key of the checks in connection IDs.
+    pub(super) id_key: [u8; 16],
+    /// Ring of keys, as in a file.
+    pub(super) ring: String,
+    /// Number of the next configuration.
+    pub(super) configuration: u64,
+    pub(super) workers: u8,
+    /// Sockets of each address: TCP, then UDP, one for each worker.
+    pub(super) addresses: Vec<SocketAddr>,
+    /// Addresses of plain HTTP.
+    pub(super) plain: Vec<SocketAddr>,
+    /// Path of the admin socket.
+    pub(super) admin: Option<String>,
+    /// Address of the metrics.
+    pub(super) metrics: Option<String>,
+    /// Processes that end their connections, the older one of this hand-over last.
+    pub(super) siblings: Vec<SiblingOffer>,
+}
+
+/// Another process: a stream to it, unless it is the older one itself, and the ways to its shards.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct SiblingOffer {
+    pub(super) process: u64,
+    pub(super) generation: u8,
+    pub(super) pid: u32,
+    /// Addresses with the number of their shards.
+    pub(super) addresses: Vec<(SocketAddr, usize)>,
+}
+
+/// Second message of the newer process.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Built {
+    /// All of it works.
+    Ready(Taken),
+    /// Reason why it does not.
+    Failed { error: String, hint: Option<String> },
+}
+
+/// Parts of an offer that the newer process takes; the older one keeps the others, and drains them.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Taken {
+    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) plain: Vec<SocketAddr>,
+    pub(super) admin: bool,
+}
+
+/// The older process has stopped reading and accepting.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Commit {
+    /// Connection IDs of handshakes under way in older processes.
+    pub(super) handshakes: Vec<HandshakeOffer>,
+}
+
+/// Connection ID of a handshake, and where it is under way.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct HandshakeOffer {
+    pub(super) address: SocketAddr,
+    pub(super) generation: u8,
+    pub(super) shard: u8,
+    pub(super) len: u8,
+    pub(super) id: [u8; 20],
+}
+
+/// The newer process serves.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Serving {}

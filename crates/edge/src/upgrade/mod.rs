@@ -1,0 +1,84 @@
+//! Upgrade: another program takes the place of the one that runs, and no connection is lost.
+//!
+//! In the order of an upgrade: `older` starts the new program and offers it the sockets over a [`channel`], in the [`messages`] of
+//! the hand-over protocol; `newer` builds the whole gateway on them and says so; the older process stops reading and accepting, and
+//! the newer one begins. From then on the newest process reads all sockets and hands the `siblings` what is for their connections;
+//! the older ones answer through the same sockets until their last connection has ended.
+//!
+//! Anything that goes wrong before the newer process serves changes nothing: the older one goes on.
+
+mod channel;
+mod messages;
+mod newer;
+mod older;
+mod siblings;
+mod state;
+
+use std::{io, path::PathBuf, time::Duration};
+
+pub use self::{messages::PROTOCOL, newer::inherited_stream};
+pub(crate) use self::{newer::TakenOver, older::HandOver, siblings::Siblings};
+
+/// An upgrade that did not come about. The process that runs goes on as before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UpgradeError {
+    /// The program cannot be started.
+    #[error("cannot start {}: {source}", program.display())]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// Error of the system.
+        source: io::Error,
+    },
+    /// The programs have no version of the hand-over protocol in common.
+    #[error("the hand-over protocol of the new program has version {from} to {to}, and {PROTOCOL} is needed")]
+    Protocol {
+        /// The oldest version of the new program.
+        from: u32,
+        /// Its newest version.
+        to: u32,
+    },
+    /// The new program ended before it took over.
+    #[error("the new program ended before it took over ({0}); it may have said why on standard error")]
+    Ended(String),
+    /// The new program has not taken over in time.
+    #[error("the new program has not taken over within {} s", .0.as_secs_f64())]
+    Late(Duration),
+    /// The new program cannot serve.
+    #[error("the new program refuses: {error}")]
+    Refused {
+        /// Its error.
+        error: String,
+        /// Its advice.
+        hint: Option<String>,
+    },
+    /// This process has handed over already.
+    #[error("this process has handed over to another one already")]
+    HandedOver,
+    /// More older processes than can be told apart still have connections.
+    #[error("{0} older processes still have connections")]
+    TooMany(usize),
+    /// The processes cannot talk to each other.
+    #[error("the hand-over broke off: {0}")]
+    Broken(#[from] io::Error),
+}
+
+impl UpgradeError {
+    /// Advice for the operator.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Start { .. } => "name a program that can be executed with --program",
+            Self::Protocol { .. } => {
+                "this program cannot take over from the one that runs: restart the service to change to it"
+            }
+            Self::Ended(_) => "run it by itself: `PROGRAM edge check --config FILE`",
+            Self::Late(_) => "`upgrade.start-timeout` is the time that it has",
+            Self::Refused { hint, .. } => return hint.clone(),
+            Self::HandedOver => "ask the process that serves: its number is in the log",
+            Self::TooMany(_) => "wait until some have ended, or set a shorter `upgrade.drain`",
+            Self::Broken(_) => return None,
+        };
+        Some(hint.to_owned())
+    }
+}

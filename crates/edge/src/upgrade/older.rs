@@ -1,0 +1,301 @@
+//! The older process of an upgrade: starts the newer one, offers it the sockets, stops, and ends its connections.
+
+use std::{
+    io,
+    net::SocketAddr,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::{UnixDatagram, UnixStream},
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use sd_notify::NotifyState;
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+
+use super::{
+    UpgradeError,
+    channel::{Channel, is_gone, is_late},
+    messages::{Answer, Built, Commit, HandshakeOffer, Hello, Offer, PROTOCOL, Serving, SiblingOffer, Taken},
+};
+use crate::{Process, metrics::ReasonLabel, process::notify};
+
+/// Between the stop of this process and the start of the newer one nothing is left to do but to begin.
+const COMMIT_PATIENCE: Duration = Duration::from_secs(10);
+/// A program that has closed the channel ends within this time.
+const EXIT_PATIENCE: Duration = Duration::from_secs(2);
+/// Connection IDs of handshakes that are told, at most.
+const MOST_HANDSHAKES: usize = 16_384;
+/// Older processes with connections, at most. Each has a byte in connection IDs.
+const MOST_SIBLINGS: usize = 200;
+
+/// How far a process is with handing over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HandOver {
+    /// This process serves.
+    Serving,
+    /// Another one does.
+    Done,
+}
+
+impl Process {
+    /// Starts `program`, or the program of this process, and hands everything over to it. Returns its process ID.
+    ///
+    /// # Errors
+    /// When the new program does not serve, for whatever reason. This process goes on then.
+    pub async fn upgrade(self: &Arc<Self>, program: Option<PathBuf>) -> Result<u32, UpgradeError> {
+        let _no_reload_meanwhile = self.reloading().lock().await;
+        let this = self.clone();
+        let upgraded = tokio::task::spawn_blocking(move || this.try_upgrade(program)).await;
+        let upgraded = upgraded.map_err(|error| UpgradeError::Broken(io::Error::other(error))).flatten();
+        let reason = if upgraded.is_ok() { "completed" } else { "refused" };
+        self.metrics().upgrade.upgrades.get_or_create(&ReasonLabel { reason }).inc();
+        upgraded
+    }
+
+    fn try_upgrade(self: &Arc<Self>, program: Option<PathBuf>) -> Result<u32, UpgradeError> {
+        if self.has_handed_over() {
+            return Err(UpgradeError::HandedOver);
+        }
+        let patience = self.config().upgrade.start_timeout.0;
+        let program = program.unwrap_or_else(|| self.program().to_owned());
+        let (own, other) = UnixStream::pair()?;
+        let mut child = start(&program, self.file(), other)
+            .map_err(|source| UpgradeError::Start { program: program.clone(), source })?;
+        let channel = Channel::new(own);
+        let mut paused = None;
+        match self.offer_all(&channel, Instant::now() + patience, &mut paused) {
+            Ok(taken) => {
+                let pid = child.id();
+                self.complete(&taken, channel.into_stream());
+                notify(&[NotifyState::MainPid(pid)]);
+                tracing::info!("process {} (PID {pid}) serves; this one ends its connections", self.number() + 1);
+                // A child that has ended stays in the table of processes until somebody asks.
+                std::thread::Builder::new().name("child".to_owned()).spawn(move || child.wait())?;
+                Ok(pid)
+            }
+            Err(error) => {
+                let ended = end(child, matches!(&error, UpgradeError::Broken(error) if is_gone(error)));
+                // When nobody else reads any more.
+                if let Some(taken) = paused {
+                    self.resume(&taken);
+                }
+                tracing::warn!("the upgrade changes nothing: {error}");
+                Err(match error {
+                    UpgradeError::Broken(error) if is_late(&error) => UpgradeError::Late(patience),
+                    UpgradeError::Broken(error) if is_gone(&error) => UpgradeError::Ended(ended),
+                    other => other,
+                })
+            }
+        }
+    }
+
+    /// Talks to the newer process until it serves. `paused` is what this one has stopped serving.
+    fn offer_all(
+        &self,
+        channel: &Channel,
+        deadline: Instant,
+        paused: &mut Option<Taken>,
+    ) -> Result<Taken, UpgradeError> {
+        channel.set_deadline(deadline)?;
+        let Hello { from, to, program } = channel.receive()?;
+        if !(from..=to).contains(&PROTOCOL) {
+            let error = UpgradeError::Protocol { from, to };
+            channel.send(&Answer::Refused(error.to_string()))?;
+            return Err(error);
+        }
+        tracing::info!("a program of version {program} takes over");
+        let (offer, descriptors) = self.offer()?;
+        let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+        channel.send(&Answer::Offer(Box::new(offer)))?;
+        channel.send_descriptors(&borrowed)?;
+        channel.set_deadline(deadline)?;
+        let taken = match channel.receive()? {
+            Built::Ready(taken) => taken,
+            Built::Failed { error, hint } => return Err(UpgradeError::Refused { error, hint }),
+        };
+        channel.set_deadline(Instant::now() + COMMIT_PATIENCE)?;
+        let commit = self.pause(&taken);
+        let taken = paused.insert(taken);
+        channel.send(&commit)?;
+        let Serving {} = channel.receive()?;
+        Ok(std::mem::take(taken))
+    }
+
+    /// State and sockets of this process.
+    fn offer(&self) -> Result<(Offer, Vec<OwnedFd>), UpgradeError> {
+        let siblings = self.siblings().all().clone();
+        let own = self.persistent().id_generation;
+        let is_free =
+            |number: &u8| siblings.iter().all(|sibling| sibling.generation != *number) && *number != own.number;
+        let generation = (1..=u8::MAX).map(|step| own.number.wrapping_add(step)).find(is_free);
+        let Some(generation) = generation.filter(|_| siblings.len() < MOST_SIBLINGS) else {
+            return Err(UpgradeError::TooMany(siblings.len()));
+        };
+        let mut descriptors: Vec<OwnedFd> = Vec::new();
+        let mut copy = |descriptor: BorrowedFd<'_>| -> io::Result<()> {
+            descriptors.push(descriptor.try_clone_to_owned()?);
+            Ok(())
+        };
+        let listeners = self.listeners();
+        let mut addresses: Vec<SocketAddr> = Vec::new();
+        for (address, listener) in listeners.iter() {
+            addresses.push(*address);
+            listener.tcp().iter().try_for_each(|socket| copy(socket.as_fd()))?;
+            listener.endpoint().sockets().iter().try_for_each(|socket| copy(socket.as_fd()))?;
+        }
+        let plain: Vec<SocketAddr> = {
+            let plain = self.plain();
+            plain.values().try_for_each(|listener| copy(listener.socket().as_fd()))?;
+            plain.keys().copied().collect()
+        };
+        let (admin, metrics) = (self.services().admin(), self.services().metrics());
+        admin.iter().try_for_each(|(_, socket)| copy(socket.as_fd()))?;
+        metrics.iter().try_for_each(|(_, socket)| copy(socket.as_fd()))?;
+        let mut offers = Vec::new();
+        for sibling in &siblings {
+            offers.push(sibling.offer());
+            sibling.descriptors().try_for_each(&mut copy)?;
+        }
+        let mut shards = Vec::new();
+        for address in &addresses {
+            let inbox = listeners[address].endpoint().open_inbox()?;
+            inbox.iter().map(UnixDatagram::as_fd).try_for_each(&mut copy)?;
+            shards.push((*address, inbox.len()));
+        }
+        offers.push(SiblingOffer {
+            process: self.number(),
+            generation: own.number,
+            pid: std::process::id(),
+            addresses: shards,
+        });
+        let offer = Offer {
+            protocol: PROTOCOL,
+            process: self.number() + 1,
+            generation,
+            id_key: own.key,
+            ring: self.persistent().ring.to_text(),
+            configuration: self.configuration() + 1,
+            workers: u8::try_from(self.worker_count()).unwrap_or(u8::MAX),
+            addresses,
+            plain,
+            admin: admin.map(|(path, _)| path.display().to_string()),
+            metrics: metrics.map(|(address, _)| address.to_owned()),
+            siblings: offers,
+        };
+        Ok((offer, descriptors))
+    }
+
+    /// Stops reading and accepting where the newer process takes over; returns the handshakes that are under way.
+    fn pause(&self, taken: &Taken) -> Commit {
+        self.services().stop();
+        self.siblings().unfollow();
+        let generation = self.shared().current();
+        let (listeners, plain) = (self.listeners(), self.plain());
+        let mut commit = Commit { handshakes: self.siblings().handshakes() };
+        for address in &taken.plain {
+            plain.get(address).inspect(|listener| listener.set_accepting(false));
+        }
+        for address in &taken.addresses {
+            let Some(listener) = listeners.get(address) else { continue };
+            listener.set_accepting(false, &generation);
+            let room = MOST_HANDSHAKES.saturating_sub(commit.handshakes.len());
+            let handshakes = listener.endpoint().handshakes(room);
+            commit.handshakes.extend(handshakes.into_iter().map(|(id, shard)| {
+                let mut bytes = [0; 20];
+                bytes[..id.len()].copy_from_slice(id.as_slice());
+                let generation = self.persistent().id_generation.number;
+                let len = u8::try_from(id.len()).expect("an ID has at most 20 bytes");
+                HandshakeOffer { address: *address, generation, shard, len, id: bytes }
+            }));
+        }
+        commit
+    }
+
+    /// Takes everything back, because the newer process does not serve.
+    fn resume(self: &Arc<Self>, taken: &Taken) {
+        let generation = self.shared().current();
+        for address in &taken.addresses {
+            self.listeners().get(address).inspect(|listener| listener.set_accepting(true, &generation));
+        }
+        for address in &taken.plain {
+            self.plain().get(address).inspect(|listener| listener.set_accepting(true));
+        }
+        self.services().serve(self);
+        self.siblings().follow(self);
+    }
+
+    /// Leaves everything to the newer process, for good.
+    fn complete(self: &Arc<Self>, taken: &Taken, control: UnixStream) {
+        let generation = self.shared().current();
+        for (address, listener) in self.listeners().iter() {
+            match taken.addresses.contains(address) {
+                true => listener.hand_over(),
+                false => listener.drain(&generation),
+            }
+        }
+        self.plain().clear();
+        self.services().leave(taken.admin);
+        self.set_handed_over();
+        let this = self.clone();
+        tokio::spawn(async move {
+            if let Err(error) = this.answer_newer(control).await {
+                tracing::debug!("the newer process: {error}");
+            }
+            this.read_again();
+        });
+    }
+
+    /// Answers the newest process until there is none.
+    async fn answer_newer(&self, control: UnixStream) -> io::Result<()> {
+        control.set_nonblocking(true)?;
+        let mut control = BufReader::new(tokio::net::UnixStream::from_std(control)?);
+        let mut line = String::new();
+        while control.read_line(&mut line).await? != 0 {
+            let number = line.trim().strip_prefix("status ").and_then(|number| number.parse::<u64>().ok());
+            line.clear();
+            let answer = match number {
+                Some(number) => json!({"number": number, "connections": self.open_connections()}),
+                None => json!({"error": "there is only status"}),
+            };
+            control.write_all(format!("{answer}\n").as_bytes()).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads for its own connections, and for those of older processes, because no newer process is left that does.
+    fn read_again(self: &Arc<Self>) {
+        tracing::warn!("no newer process is left: this one reads for its connections, and takes no new ones");
+        for listener in self.listeners().values() {
+            listener.endpoint().set_reading(true);
+        }
+        self.siblings().follow(self);
+    }
+}
+
+/// Starts the program with its end of the channel on the standard input: an argument would have to name a descriptor that
+/// survives `exec`, and so would reach every other program that is started meanwhile.
+fn start(program: &Path, config: &Path, channel: UnixStream) -> io::Result<Child> {
+    let mut command = Command::new(program);
+    command.args(["edge", "run", "--take-over", "--config"]).arg(config);
+    command.stdin(OwnedFd::from(channel)).spawn()
+}
+
+/// Ends a program that does not take over; returns how it ended.
+fn end(mut child: Child, is_ending: bool) -> String {
+    let since = Instant::now();
+    while is_ending && since.elapsed() < EXIT_PATIENCE {
+        match child.try_wait() {
+            Ok(Some(status)) => return status.to_string(),
+            Ok(None) => std::thread::sleep(Duration::from_millis(10)),
+            Err(_) => break,
+        }
+    }
+    // It may have ended by itself meanwhile.
+    let _ = child.kill();
+    child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
+}

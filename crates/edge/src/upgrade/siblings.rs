@@ -1,0 +1,207 @@
+//! Older processes, which end their connections: the ways to them, and what they say of themselves.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::SocketAddr,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::{UnixDatagram, UnixStream},
+    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tiderace::{ConnectionId, Endpoint, Sibling, transport::SiblingShard};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    task::AbortHandle,
+    time::timeout,
+};
+
+use super::messages::{HandshakeOffer, SiblingOffer};
+use crate::Process;
+
+/// Interval between questions.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// An answer takes no longer, or the process is left out of the status until it has another one.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// No handshake of an older process takes longer than this.
+const LONGEST_HANDSHAKE: Duration = Duration::from_secs(60);
+
+/// An older process.
+pub(crate) struct SiblingProcess {
+    pub(super) process: u64,
+    pub(super) generation: u8,
+    pub(super) pid: u32,
+    /// Stream to it. The process knows by its end that no newer one is left.
+    pub(super) control: UnixStream,
+    pub(super) links: HashMap<SocketAddr, Arc<Sibling>>,
+    /// Number of its connections, as it said last.
+    connections: Mutex<Option<u64>>,
+}
+
+impl SiblingProcess {
+    pub(super) fn new(offer: &SiblingOffer, control: UnixStream, mut senders: impl Iterator<Item = OwnedFd>) -> Self {
+        let links = offer.addresses.iter().map(|(address, shards)| {
+            let shards = senders.by_ref().take(*shards).map(UnixDatagram::from).collect();
+            (*address, Arc::new(Sibling { generation: offer.generation, shards }))
+        });
+        Self {
+            process: offer.process,
+            generation: offer.generation,
+            pid: offer.pid,
+            links: links.collect(),
+            control,
+            connections: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn offer(&self) -> SiblingOffer {
+        let addresses = self.links.iter().map(|(address, link)| (*address, link.shards.len()));
+        SiblingOffer {
+            process: self.process,
+            generation: self.generation,
+            pid: self.pid,
+            addresses: addresses.collect(),
+        }
+    }
+
+    /// Descriptors of the ways to it, in the order of the offer.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let shards = self.links.values().flat_map(|link| &link.shards);
+        std::iter::once(self.control.as_fd()).chain(shards.map(AsFd::as_fd))
+    }
+
+    /// Asks it again and again, until it has ended.
+    async fn follow(&self) -> io::Result<()> {
+        let control = self.control.try_clone()?;
+        control.set_nonblocking(true)?;
+        let mut control = BufReader::new(tokio::net::UnixStream::from_std(control)?);
+        let mut number = u64::from(std::process::id()) << 32;
+        loop {
+            number += 1;
+            control.write_all(format!("status {number}\n").as_bytes()).await?;
+            let answered = async {
+                loop {
+                    let mut line = String::new();
+                    if control.read_line(&mut line).await? == 0 {
+                        return Ok::<_, io::Error>(None);
+                    }
+                    // What an earlier reader of this stream has left half read is none.
+                    let answer: Value = serde_json::from_str(&line).unwrap_or_default();
+                    if answer["number"].as_u64() == Some(number) {
+                        return Ok(answer["connections"].as_u64());
+                    }
+                }
+            };
+            let connections = match timeout(PATIENCE, answered).await {
+                Ok(Ok(None)) => return Ok(()),
+                Ok(Err(error)) => return Err(error),
+                Ok(Ok(connections)) => connections,
+                Err(_) => None,
+            };
+            *self.connections.lock().unwrap_or_else(PoisonError::into_inner) = connections;
+            // Nothing comes unasked but the end.
+            if let Ok(ended) = timeout(INTERVAL, control.fill_buf()).await
+                && ended?.is_empty()
+            {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// All older processes that live.
+#[derive(Default)]
+pub(crate) struct Siblings {
+    all: Mutex<Vec<Arc<SiblingProcess>>>,
+    handshakes: Mutex<(Vec<HandshakeOffer>, Option<Instant>)>,
+    following: Mutex<Vec<AbortHandle>>,
+}
+
+impl Siblings {
+    pub(super) fn all(&self) -> MutexGuard<'_, Vec<Arc<SiblingProcess>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Handshakes that began in older processes, as long as they may last.
+    pub(super) fn handshakes(&self) -> Vec<HandshakeOffer> {
+        let handshakes = self.handshakes.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_recent = handshakes.1.is_some_and(|since| since.elapsed() < LONGEST_HANDSHAKE);
+        if is_recent { handshakes.0.clone() } else { Vec::new() }
+    }
+
+    pub(super) fn set_handshakes(&self, handshakes: Vec<HandshakeOffer>) {
+        *self.handshakes.lock().unwrap_or_else(PoisonError::into_inner) = (handshakes, Some(Instant::now()));
+    }
+
+    /// Tells an endpoint which processes have connections at its address.
+    pub(crate) fn tell(&self, address: SocketAddr, endpoint: &Endpoint) {
+        let links: Vec<_> = self.all().iter().filter_map(|sibling| sibling.links.get(&address).cloned()).collect();
+        let handshakes = self.handshakes().into_iter().filter(|handshake| handshake.address == address);
+        let known = handshakes.filter_map(|handshake| {
+            let id = ConnectionId::new(handshake.id.get(..usize::from(handshake.len))?)?;
+            Some((id, SiblingShard { generation: handshake.generation, shard: handshake.shard }))
+        });
+        endpoint.set_siblings(&links, known);
+    }
+
+    /// Returns whether an older process has connections at an address.
+    pub(crate) fn need(&self, address: &SocketAddr) -> bool {
+        self.all().iter().any(|sibling| sibling.links.contains_key(address))
+    }
+
+    /// Follows the older processes until they have ended.
+    pub(crate) fn follow(&self, process: &Arc<Process>) {
+        let all = self.all().clone();
+        let followed = all.into_iter().map(|sibling| {
+            let process = Arc::downgrade(process);
+            tokio::spawn(async move {
+                if let Err(error) = sibling.follow().await {
+                    tracing::debug!("process {}: {error}", sibling.process);
+                }
+                tracing::info!("process {} (PID {}) has ended", sibling.process, sibling.pid);
+                if let Some(process) = process.upgrade() {
+                    process.siblings().all().retain(|other| other.process != sibling.process);
+                    process.tell_siblings();
+                }
+            })
+            .abort_handle()
+        });
+        let forgetting = {
+            let process: Weak<Process> = Arc::downgrade(process);
+            tokio::spawn(async move {
+                tokio::time::sleep(LONGEST_HANDSHAKE).await;
+                if let Some(process) = process.upgrade() {
+                    process.tell_siblings();
+                }
+            })
+            .abort_handle()
+        };
+        let mut following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
+        following.extend(followed);
+        following.push(forgetting);
+    }
+
+    /// Leaves the older processes to a newer one.
+    pub(super) fn unfollow(&self) {
+        let mut following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
+        following.drain(..).for_each(|task| task.abort());
+    }
+
+    /// Numbers of connections, as the processes said last.
+    pub(crate) fn status(&self) -> Vec<(u64, u32, Option<u64>)> {
+        let connections =
+            |sibling: &SiblingProcess| *sibling.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        self.all().iter().map(|sibling| (sibling.process, sibling.pid, connections(sibling))).collect()
+    }
+
+    /// The same, as JSON.
+    pub(crate) fn to_json(&self) -> impl Iterator<Item = Value> {
+        self.status().into_iter().map(|(process, pid, connections)| {
+            json!({"process": process, "pid": pid, "serving": false, "connections": connections})
+        })
+    }
+}

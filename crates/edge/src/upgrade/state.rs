@@ -1,0 +1,132 @@
+//! What an upgrade asks of the process, and what the process says of upgrades.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::{Arc, MutexGuard, PoisonError},
+};
+
+use serde_json::{Value, json};
+use tiderace::SocketStats;
+
+use super::{HandOver, Siblings};
+use crate::{
+    Process,
+    config::Config,
+    generation::{PersistentState, Shared},
+    listen::Listener,
+    metrics::{ProcessLabel, ReasonLabel},
+    services::Services,
+};
+
+impl Process {
+    /// Number of the process: how many have served, each an upgrade of the one before.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns whether another process serves.
+    pub fn has_handed_over(&self) -> bool {
+        *self.handed_over.borrow() == HandOver::Done
+    }
+
+    pub(super) fn set_handed_over(&self) {
+        self.handed_over.send_replace(HandOver::Done);
+    }
+
+    pub(super) fn reloading(&self) -> &tokio::sync::Mutex<()> {
+        &self.reloading
+    }
+
+    pub(super) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    pub(super) fn file(&self) -> &Path {
+        &self.file
+    }
+
+    pub(super) fn services(&self) -> &Services {
+        &self.services
+    }
+
+    pub(super) fn siblings(&self) -> &Siblings {
+        &self.siblings
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    pub(super) fn persistent(&self) -> &PersistentState {
+        &self.shared.persistent
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        self.shared.current().config.clone()
+    }
+
+    pub(super) fn configuration(&self) -> u64 {
+        self.shared.current().number
+    }
+
+    pub(super) fn worker_count(&self) -> usize {
+        self.workers.count()
+    }
+
+    pub(crate) fn retained(&self) -> MutexGuard<'_, HashMap<SocketAddr, Listener>> {
+        self.retained.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn metrics_address(&self) -> Option<SocketAddr> {
+        self.services.metrics().and_then(|(_, socket)| socket.local_addr().ok())
+    }
+
+    /// Connections of all kinds; those over QUIC also before their handshake is complete, and until they are drained.
+    pub(crate) fn open_connections(&self) -> u64 {
+        let listeners = self.listeners();
+        let quic: usize = listeners.values().map(|listener| listener.endpoint().open_connections()).sum();
+        (quic.max(self.shared.admission.total())) as u64
+    }
+
+    /// Tells all endpoints which processes have connections at their addresses.
+    pub(crate) fn tell_siblings(&self) {
+        let (listeners, mut retained) = (self.listeners(), self.retained());
+        retained.retain(|address, _| self.siblings.need(address));
+        for (address, listener) in listeners.iter().chain(retained.iter()) {
+            self.siblings.tell(*address, listener.endpoint());
+        }
+    }
+
+    /// Brings the metrics of older processes up to date.
+    pub(crate) fn count_siblings(&self) {
+        let metrics = &self.shared.metrics.upgrade;
+        metrics.connections.clear();
+        for (process, _, connections) in self.siblings.status() {
+            let label = ProcessLabel { process };
+            metrics.connections.get_or_create(&label).set(connections.unwrap_or_default().cast_signed());
+        }
+        let mut sum = SocketStats::default();
+        for listener in self.listeners().values().chain(self.retained().values()) {
+            sum += listener.endpoint().socket_stats();
+        }
+        for (reason, count) in
+            [("sent", sum.sibling_sent), ("dropped", sum.sibling_dropped), ("received", sum.sibling_received)]
+        {
+            metrics.datagrams.get_or_create(&ReasonLabel { reason }).set(count as f64);
+        }
+    }
+
+    /// Upgrades as an operator has ordered: `{}`, or `{"program": PATH}`.
+    pub(crate) async fn ordered_upgrade(self: &Arc<Self>, order: &str) -> Value {
+        let order: Value = match serde_json::from_str(order) {
+            Ok(order) => order,
+            Err(error) => return json!({"error": format!("the order cannot be read: {error}")}),
+        };
+        match self.upgrade(order["program"].as_str().map(PathBuf::from)).await {
+            Ok(pid) => json!({"process": self.number() + 1, "pid": pid}),
+            Err(error) => json!({"error": error.to_string(), "hint": error.hint()}),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Hand-over of an endpoint's sockets to another process: a newer one takes every new connection, and this one ends its own.
+//!
+//! The order: the older process stops reading, tells which handshakes are under way, and the newer one reads from then on. What
+//! arrives in between waits in the sockets. Both send through the same sockets.
+
+use std::{io, net::UdpSocket, os::unix::net::UnixDatagram, sync::Arc};
+
+use transport::{SiblingShard, Siblings};
+use wire::ConnectionId;
+
+use crate::{
+    endpoint::{Endpoint, EndpointOptions, config_of},
+    siblings::{self, Links, Sibling},
+};
+
+/// Connection ID of a handshake that is under way, and the shard that knows it.
+pub type HandshakeId = (ConnectionId, u8);
+
+impl Endpoint {
+    /// Takes over the sockets of another process, one for each shard, in their order. Reads nothing before
+    /// [`set_reading`](Self::set_reading). Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When a socket cannot be prepared, or there are none or too many.
+    pub fn take_over(sockets: Vec<UdpSocket>, mut options: EndpointOptions) -> io::Result<Self> {
+        if sockets.is_empty() || sockets.len() > usize::from(u8::MAX) {
+            let reason = format!("{} sockets cannot be taken over\nhint: from 1 to 255 can", sockets.len());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+        }
+        let config = config_of(&mut options)?;
+        Self::assemble(sockets, config, options, false)
+    }
+
+    /// Copies of the sockets, for another process; none without [`EndpointOptions::generation`].
+    pub fn sockets(&self) -> &[UdpSocket] {
+        &self.sockets
+    }
+
+    /// Reads the sockets, or leaves that to another process: nothing is read any more when this returns. Sending goes on.
+    pub fn set_reading(&self, reading: bool) {
+        for shared in &self.shards {
+            let mut state = shared.lock();
+            state.reading = reading;
+            state.wake_driver();
+        }
+    }
+
+    /// Takes from here on what another process reads for this one; the ends that it sends to are returned, one for each shard.
+    ///
+    /// # Errors
+    /// When the system gives no sockets.
+    pub fn open_inbox(&self) -> io::Result<Vec<UnixDatagram>> {
+        let pairs = self.shards.iter().map(|_| siblings::pair()).collect::<io::Result<Vec<_>>>()?;
+        let take = |(shared, (sender, receiver)): (&Arc<crate::shared::Shared>, _)| {
+            let mut state = shared.lock();
+            state.inbox = Some(receiver);
+            state.wake_driver();
+            sender
+        };
+        Ok(self.shards.iter().zip(pairs).map(take).collect())
+    }
+
+    /// Returns the connection IDs of handshakes that are not complete, at most `most` of them.
+    pub fn handshakes(&self, most: usize) -> Vec<HandshakeId> {
+        let mut ids = Vec::new();
+        for shared in &self.shards {
+            let state = shared.lock();
+            ids.extend(state.endpoint.handshake_ids().take(most - ids.len()).map(|id| (id, shared.shard)));
+        }
+        ids
+    }
+
+    /// Replaces the processes beside this one. `handshakes` are those that began there.
+    pub fn set_siblings(
+        &self,
+        siblings: &[Arc<Sibling>],
+        handshakes: impl IntoIterator<Item = (ConnectionId, SiblingShard)>,
+    ) {
+        let mut known = Siblings::default();
+        siblings.iter().for_each(|sibling| known.add(sibling.generation));
+        let live = |shard: &SiblingShard| siblings.iter().any(|sibling| sibling.generation == shard.generation);
+        handshakes.into_iter().filter(|(_, shard)| live(shard)).for_each(|(id, shard)| known.add_handshake(id, shard));
+        let (known, links) = (Arc::new(known), Links::new(siblings));
+        for shared in &self.shards {
+            let mut state = shared.lock();
+            state.endpoint.set_siblings(known.clone());
+            state.links = links.clone();
+        }
+    }
+
+    /// Number of connections, those whose handshake is not complete and those that are closing included.
+    pub fn open_connections(&self) -> usize {
+        self.shards.iter().map(|shared| shared.lock().endpoint.open_connections()).sum()
+    }
+}

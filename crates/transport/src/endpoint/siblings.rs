@@ -1,0 +1,138 @@
+//! Endpoints of other processes that serve the same address: older generations of one program, which end their connections.
+//!
+//! One process reads the socket. A packet of another's connection comes out of [`Endpoint::poll_foreign`], and is answered by
+//! nobody here: no stateless reset ends a connection that a sibling may know.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use wire::{ConnectionId, Header, LongType};
+
+use super::{Endpoint, Target};
+use crate::udp::Datagram;
+
+/// Datagrams that wait to be handed to another process.
+const QUEUE_LIMIT: usize = 256;
+
+/// Shard of an endpoint of another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SiblingShard {
+    /// Generation of the process.
+    pub generation: u8,
+    /// Number of the shard.
+    pub shard: u8,
+}
+
+/// What an endpoint knows of the processes beside its own.
+#[derive(Clone, Debug, Default)]
+pub struct Siblings {
+    /// Generations that live, this process's own excluded.
+    living: [u64; 4],
+    /// Connection IDs of their handshakes, those that clients have chosen included.
+    handshakes: BTreeMap<ConnectionId, SiblingShard>,
+}
+
+impl Siblings {
+    /// Adds a generation.
+    pub fn add(&mut self, generation: u8) {
+        self.living[usize::from(generation / 64)] |= 1 << (generation % 64);
+    }
+
+    /// Adds an ID of a handshake that began in another process.
+    pub fn add_handshake(&mut self, id: ConnectionId, shard: SiblingShard) {
+        self.handshakes.insert(id, shard);
+    }
+
+    /// Forgets all handshakes: none takes longer than the time since they were added.
+    pub fn forget_handshakes(&mut self) {
+        self.handshakes.clear();
+    }
+
+    /// Returns whether a generation lives.
+    pub fn is_living(&self, generation: u8) -> bool {
+        self.living[usize::from(generation / 64)] & 1 << (generation % 64) != 0
+    }
+
+    /// Returns the handshakes that are known.
+    pub fn handshakes(&self) -> impl Iterator<Item = (ConnectionId, SiblingShard)> + '_ {
+        self.handshakes.iter().map(|(id, shard)| (*id, *shard))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.living == [0; 4]
+    }
+}
+
+/// Owner of the datagrams that wait for another process.
+#[derive(Default)]
+pub(super) struct Foreign {
+    siblings: Arc<Siblings>,
+    queue: VecDeque<(SiblingShard, Datagram)>,
+    /// The last answer: datagrams come in runs.
+    last: Option<(ConnectionId, SiblingShard)>,
+}
+
+impl Endpoint {
+    /// Replaces what is known of the processes beside this one.
+    pub fn set_siblings(&mut self, siblings: Arc<Siblings>) {
+        self.foreign.siblings = siblings;
+        self.foreign.last = None;
+    }
+
+    /// Returns the next datagram for another process. Drain it after each [`handle_datagram`](Self::handle_datagram).
+    pub fn poll_foreign(&mut self) -> Option<(SiblingShard, Datagram)> {
+        self.foreign.queue.pop_front()
+    }
+
+    /// Returns the connection IDs of the handshakes of clients that are not complete, those that the clients have chosen included.
+    pub fn handshake_ids(&self) -> impl Iterator<Item = ConnectionId> + '_ {
+        let connections = self.slots.iter().filter_map(|slot| slot.connection.as_deref());
+        connections.filter(|connection| !connection.was_connected()).flat_map(|connection| connection.local_ids())
+    }
+
+    /// Finds the process of a payload that names no connection of this one.
+    pub(super) fn sibling_of(&mut self, payload: &[u8], id: &[u8]) -> Option<Target> {
+        let siblings = &self.foreign.siblings;
+        if siblings.is_empty() {
+            return None;
+        }
+        if payload[0] & wire::bits::LONG_FORM != 0 {
+            return self.sibling_of_long(payload, id).map(Target::Sibling);
+        }
+        if let Some((last, shard)) = &self.foreign.last
+            && last.as_slice() == id
+        {
+            return Some(Target::Sibling(*shard));
+        }
+        let generation = self.ids.generation_of(id).filter(|generation| siblings.is_living(*generation))?;
+        let shard = SiblingShard { generation, shard: self.ids.shard_of(id)? };
+        self.foreign.last = ConnectionId::new(id).map(|id| (id, shard));
+        Some(Target::Sibling(shard))
+    }
+
+    /// Finds the process of a handshake.
+    ///
+    /// What a client has chosen as an ID names no generation, and what a Retry of another process has chosen begins a connection
+    /// here: the process that began a handshake has told of it. Handshake packets can only be for the process that chose their ID.
+    fn sibling_of_long(&self, payload: &[u8], id: &[u8]) -> Option<SiblingShard> {
+        let siblings = &self.foreign.siblings;
+        if let Some(shard) = siblings.handshakes.get(&ConnectionId::new(id)?) {
+            return Some(*shard);
+        }
+        let generation = self.ids.generation_of(id).filter(|generation| siblings.is_living(*generation))?;
+        let header = Header::parse(payload, self.ids.len()).ok()?;
+        let is_handshake = matches!(header, Header::Long { ty: LongType::Handshake, .. });
+        is_handshake.then_some(SiblingShard { generation, shard: self.ids.shard_of(id)? })
+    }
+
+    /// Queues a datagram for another process. The buffer is not copied: the queue is drained before the next read.
+    pub(super) fn hand_to_sibling(&mut self, shard: SiblingShard, datagram: Datagram) {
+        if self.foreign.queue.len() < QUEUE_LIMIT {
+            self.foreign.queue.push_back((shard, datagram));
+        } else {
+            self.stats.dropped += 1;
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Connections that outlive the program: upgrades and reloads under load, and the cost of packets between processes. Runs the tests that
+//! do it, in full, and reads what they have measured.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{
+    Case, Context,
+    command::{Ended, Tests, cargo, load},
+    row::{Row, Target},
+};
+
+/// The cases in their order.
+pub(crate) fn cases() -> Vec<Case> {
+    let case = |name, about, measure| Case { name, about, measure };
+    vec![
+        case("upgrades", "upgrades and reloads under load; 100 and 1,000 with --long, 10 and 100 without", upgrades),
+        case(
+            "refused",
+            "programs that cannot take over, and processes that are killed, change nothing for others",
+            refused,
+        ),
+        case("forwarding", "processor time of a packet for another process, beside one that is not", forwarding),
+    ]
+}
+
+fn test(context: &Context, name: &str, filter: &str, settings: &[(&str, &str)]) -> Result<Ended> {
+    let mut command = cargo(
+        &context.root,
+        ["test", "--locked", "--release", "-p", "tiderace-cli", "--test", "upgrade", "--no-fail-fast", "--"],
+    );
+    command.args([filter, "--nocapture", "--test-threads", "1"]).envs(settings.iter().copied());
+    let ended = context.commands.run(name, &mut command, Duration::from_secs(7_200))?;
+    ensure!(Tests::read(&ended.stdout).binaries > 0, "{}", ended.reason());
+    Ok(ended)
+}
+
+/// Values of the lines `measured WHAT: VALUE`.
+fn measured(ended: &Ended, what: &str) -> Result<Vec<f64>> {
+    let start = format!("measured {what}: ");
+    let values = ended.stdout.lines().filter_map(|line| line.split_once(start.as_str())?.1.trim().parse().ok());
+    let values: Vec<f64> = values.collect();
+    ensure!(!values.is_empty(), "no `{what}`: {}", ended.reason());
+    Ok(values)
+}
+
+fn failures(ended: &Ended, what: &str) -> Row {
+    let tests = Tests::read(&ended.stdout);
+    Row::new(what, f64::from(tests.failed), "", Target::Exactly(0.0)).detail(format!("{} tests passed", tests.passed))
+}
+
+fn upgrades(context: &Context) -> Result<Vec<Row>> {
+    let (upgrades, reloads) = if context.long { ("100", "1000") } else { ("10", "100") };
+    let settings = [("EDGE_UPGRADES", upgrades), ("EDGE_RELOADS", reloads), ("EDGE_CONNECTIONS", "8")];
+    let ended = test(context, "continuity-upgrades", "upgrades_under_load", &settings)?;
+    let get = |what: &str| measured(&ended, what).map(|values| values[0]);
+    let wanted = |text: &str| text.parse::<f64>().context("a number");
+    Ok(vec![
+        failures(&ended, "lost connections or failed requests").detail(format!(
+            "{} requests, {} connections opened meanwhile with two-datagram ClientHellos, one client that changes its address all the \
+             time, downloads over HTTP/3 and HTTP/2 from the first to the last upgrade; the first loss ends the test",
+            get("requests")?,
+            get("connections opened")?
+        )),
+        Row::new("upgrades", get("upgrades")?, "", Target::AtLeast(wanted(upgrades)?)),
+        Row::new("reloads", get("reloads")?, "", Target::AtLeast(wanted(reloads)?)),
+        Row::new("processes side by side", get("processes side by side")?, "", Target::AtLeast(4.0)),
+        Row::new("slowest handshake", get("slowest handshake, ms")?, "ms", Target::AtMost(1_000.0)).detail(format!(
+            "an unanswered first packet would cost a probe timeout of 1 s; the median is {:.0} ms; {}",
+            get("median handshake, ms")?,
+            load()
+        )),
+    ])
+}
+
+fn refused(context: &Context) -> Result<Vec<Row>> {
+    let crash = test(context, "continuity-refused", "cannot_take_over", &[])?;
+    let killed = test(context, "continuity-killed", "is_killed", &[])?;
+    let reset = measured(&killed, "time to a stateless reset, ms")?[0];
+    Ok(vec![
+        failures(&crash, "upgrades to unusable programs that changed something"),
+        failures(&killed, "connections of other processes that a killed one took with it"),
+        Row::new("time to a stateless reset after kill -9", reset, "ms", Target::AtMost(1_000.0)),
+    ])
+}
+
+fn forwarding(context: &Context) -> Result<Vec<Row>> {
+    let settings = [("EDGE_ROUNDS", "7"), ("EDGE_UPLOAD", "200000000")];
+    let ended = test(context, "continuity-forwarding", "another_process_costs", &settings)?;
+    let row = |what: &str, of: &str, unit: &str, target| {
+        Ok::<_, anyhow::Error>(Row::median(what, &measured(&ended, of)?, unit, target))
+    };
+    Ok(vec![
+        row("a forwarded packet / one that is not", "ratio of a forwarded packet", "", Target::AtMost(1.5))?.detail(format!(
+            "uploads over one connection before and after an upgrade; processor time of both processes, work on the content included; {}",
+            load()
+        )),
+        row("a packet that is not forwarded", "ns of a packet", "ns", Target::Printed)?,
+        row("a forwarded packet, at the process that reads", "ns of a packet at its reader", "ns", Target::Printed)?,
+        row("a forwarded packet, at its own process", "ns of a packet at its owner", "ns", Target::Printed)?,
+        failures(&ended, "failures of the test"),
+    ])
+}
