@@ -35,8 +35,13 @@ impl ListenerContext {
         }
     }
 
-    /// Waits until connections that can be moved without a loss shall end: those of HTTP over TCP, which costs the client a
-    /// connection that it opens at leisure.
+    /// Returns whether another process takes new connections.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        *self.draining.borrow() == Draining::HandedOver
+    }
+
+    /// Waits until connections that can be moved without a loss shall end: those of HTTP/2, whose client learns which of its
+    /// requests were not seen.
     pub(crate) fn hand_over(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut draining = self.draining.clone();
         async move {

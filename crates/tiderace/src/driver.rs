@@ -17,6 +17,8 @@ use tokio::time::Sleep;
 use transport::Transmit;
 use units::Instant;
 
+#[cfg(target_os = "linux")]
+use crate::siblings::{Inbox, Sent};
 use crate::{
     pending::Pending,
     shards::ShardLink,
@@ -54,7 +56,7 @@ pub(crate) struct Driver {
     reading: bool,
     /// What another process reads for this one.
     #[cfg(target_os = "linux")]
-    inbox: Option<crate::siblings::Inbox>,
+    inbox: Option<Inbox>,
     wake: Vec<Waker>,
     /// Sending is deferred until the woken tasks have run.
     deferred: bool,
@@ -172,9 +174,12 @@ impl Driver {
     #[cfg(target_os = "linux")]
     fn hand_to_siblings(&mut self, state: &mut State) {
         while let Some((to, datagram)) = state.endpoint.poll_foreign() {
-            let is_sent = state.links.send(to, &datagram);
-            self.socket.stats.sibling_sent += u64::from(is_sent);
-            self.socket.stats.sibling_dropped += u64::from(!is_sent);
+            let stats = &mut self.socket.stats;
+            match state.links.send(to, &datagram) {
+                Sent::Sent => stats.sibling_sent += 1,
+                Sent::NoRoom => stats.sibling_dropped += 1,
+                Sent::Gone => stats.sibling_gone += 1,
+            }
         }
     }
 
@@ -185,7 +190,7 @@ impl Driver {
     #[cfg(target_os = "linux")]
     fn receive_from_siblings(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
         if let Some(inbox) = state.inbox.take() {
-            match crate::siblings::Inbox::new(inbox) {
+            match Inbox::new(inbox) {
                 Ok(inbox) => self.inbox = Some(inbox),
                 Err(error) => tracing::error!("cannot take datagrams from another process: {error}"),
             }

@@ -37,6 +37,16 @@ pub struct Sibling {
     pub shards: Vec<UnixDatagram>,
 }
 
+/// Fate of a read for another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    Sent,
+    /// The process reads too slowly.
+    NoRoom,
+    /// The process has ended.
+    Gone,
+}
+
 /// Ways to all processes that are known.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Links(Arc<HashMap<u8, Arc<Sibling>>>);
@@ -46,13 +56,17 @@ impl Links {
         Self(Arc::new(siblings.iter().map(|sibling| (sibling.generation, sibling.clone())).collect()))
     }
 
-    /// Hands a read to its process, without waiting. `false` when it is lost.
-    pub(crate) fn send(&self, to: SiblingShard, datagram: &Datagram) -> bool {
+    /// Hands a read to its process, without waiting.
+    pub(crate) fn send(&self, to: SiblingShard, datagram: &Datagram) -> Sent {
         let socket = self.0.get(&to.generation).and_then(|sibling| sibling.shards.get(usize::from(to.shard)));
-        let Some(socket) = socket else { return false };
+        let Some(socket) = socket else { return Sent::Gone };
         let header = encode(datagram);
         let parts = [IoSlice::new(&header), IoSlice::new(&datagram.payload)];
-        SockRef::from(socket).send_vectored(&parts).is_ok()
+        match SockRef::from(socket).send_vectored(&parts) {
+            Ok(_) => Sent::Sent,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Sent::NoRoom,
+            Err(_) => Sent::Gone,
+        }
     }
 }
 
@@ -202,14 +216,15 @@ mod tests {
         let links = Links::new(&[Arc::new(Sibling { generation: 9, shards: vec![sender] })]);
         let to = SiblingShard { generation: 9, shard: 0 };
         let datagram = datagram("192.0.2.1:1", None, None);
-        let taken = (0..100_000).take_while(|_| links.send(to, &datagram)).count();
+        let taken = (0..100_000).take_while(|_| links.send(to, &datagram) == Sent::Sent).count();
         assert!((16..10_000).contains(&taken), "{taken} reads wait");
-        assert!(!links.send(SiblingShard { shard: 1, ..to }, &datagram));
-        assert!(!links.send(SiblingShard { generation: 8, ..to }, &datagram));
+        assert_eq!(links.send(to, &datagram), Sent::NoRoom);
+        assert_eq!(links.send(SiblingShard { shard: 1, ..to }, &datagram), Sent::Gone);
+        assert_eq!(links.send(SiblingShard { generation: 8, ..to }, &datagram), Sent::Gone);
         let mut buffer = vec![0; LARGEST];
         receiver.recv(&mut buffer).unwrap();
-        assert!(links.send(to, &datagram), "there is room again");
+        assert_eq!(links.send(to, &datagram), Sent::Sent, "there is room again");
         drop(receiver);
-        assert!(!links.send(to, &datagram));
+        assert_eq!(links.send(to, &datagram), Sent::Gone);
     }
 }

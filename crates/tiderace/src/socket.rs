@@ -31,8 +31,10 @@ pub struct SocketStats {
     pub forwards_dropped: u64,
     /// Reads for connections of another process that were handed to it.
     pub sibling_sent: u64,
-    /// Reads for connections of another process that found no room there, or nobody.
+    /// Reads for connections of another process that found no room there.
     pub sibling_dropped: u64,
+    /// Reads for connections of another process that has ended.
+    pub sibling_gone: u64,
     /// Reads of another process that were taken over from it.
     pub sibling_received: u64,
     /// Payloads in the reads that were taken over.
@@ -47,6 +49,7 @@ impl std::ops::AddAssign for SocketStats {
         self.forwards_dropped += other.forwards_dropped;
         self.sibling_sent += other.sibling_sent;
         self.sibling_dropped += other.sibling_dropped;
+        self.sibling_gone += other.sibling_gone;
         self.sibling_received += other.sibling_received;
         self.sibling_payloads += other.sibling_payloads;
     }

@@ -243,15 +243,39 @@ async fn an_endpoint_that_is_gone_is_reset_and_one_that_is_there_is_not() {
     chain.take_over();
     assert_eq!(ask(&connection).await, 0);
     // A process that lives and does not read: nothing is said of its connections.
-    chain.endpoints[0].open_inbox().unwrap();
+    drop(chain.endpoints[0].open_inbox().unwrap());
     let (mut send, _recv) = connection.open_bi().await.unwrap();
     send.write_all(b"x").await.unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!((chain.resets(), connection.close_reason().is_none()), (0, true));
-    assert!(chain.last().socket_stats().sibling_dropped > 0);
+    let stats = chain.last().socket_stats();
+    assert!(stats.sibling_dropped + stats.sibling_gone > 0, "{stats:?}");
     // One that is gone.
     chain.last().set_siblings(&[], []);
     let reason = timeout(LIMIT, connection.closed()).await.expect("a stateless reset");
     assert!(format!("{reason:?}").contains("Reset"), "{reason:?}");
     assert!(chain.resets() > 0);
+}
+
+#[tokio::test]
+async fn made_up_ids_cost_other_processes_nothing() {
+    let (server, client) = configs();
+    let mut chain = Chain::start(server);
+    let (_endpoint, connection) = connect(&client, chain.address()).await;
+    chain.take_over();
+    assert_eq!(ask(&connection).await, 0);
+    let before = chain.last().socket_stats().sibling_sent;
+    let flood = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let mut packet = [0x40; 100];
+    for number in 0..2_000u16 {
+        // Shard and generation of the older process; the rest is made up.
+        packet[1..3].copy_from_slice(&[0, 0]);
+        packet[3..5].copy_from_slice(&number.to_be_bytes());
+        flood.send_to(&packet, chain.address()).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    // One in 65,536 passes the check.
+    let sent = chain.last().socket_stats().sibling_sent - before;
+    assert!(sent <= 3, "{sent} of 2,000 were handed over");
+    assert_eq!(ask(&connection).await, 0);
 }

@@ -83,6 +83,12 @@ async fn new_connections(site: Site, load: Load) -> Vec<Duration> {
     handshakes
 }
 
+/// Whether the server has not seen the request, so that it is sent again: the connection had ended, or the request has a higher number
+/// than the last one of a GOAWAY (RFC 9113 §6.8). One that was in progress would end with another error.
+fn is_unprocessed(error: &hyper::Error) -> bool {
+    error.is_canceled() || format!("{error:?}").contains("GoAway(b\"\", NO_ERROR, Remote)")
+}
+
 /// Requests over HTTP/2, on another connection whenever the server asks for that.
 async fn h2_requests(site: Site, load: Load) {
     let mut h2 = site.h2().await;
@@ -92,8 +98,7 @@ async fn h2_requests(site: Site, load: Load) {
                 assert_eq!(content(response).await, "small");
                 load.answered();
             }
-            // Never sent: the connection had ended.
-            Err(error) if error.is_canceled() => {
+            Err(error) if is_unprocessed(&error) => {
                 h2 = site.h2().await;
                 load.connections.fetch_add(1, Ordering::Relaxed);
             }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use ::qmux::Lingering;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode, header::CONNECTION};
 use hyper::{body::Incoming, server::conn::http1, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::HandshakeKind;
@@ -301,10 +301,18 @@ async fn serve_h1(
     builder.max_buf_size(usize::try_from(limits.fields.0).unwrap_or(usize::MAX).max(8 * 1024));
     let service = service_fn(|request| {
         let answer = client.answer(request, context);
-        async { Ok::<_, Infallible>(answer.await) }
+        async move {
+            let mut answer = answer.await;
+            // A connection that is closed while it is idle may lose the request that is on its way: the client is told with an
+            // answer, so that its next request comes to the process that serves.
+            if context.is_handed_over() && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(answer)
+        }
     });
     let mut connection = pin!(builder.serve_connection(io, service).with_upgrades());
-    let mut drain = pin!(context.hand_over());
+    let mut drain = pin!(context.drain());
     let served = tokio::select! {
         result = connection.as_mut() => result,
         () = &mut drain => {

@@ -43,8 +43,8 @@ impl UpgradeMetrics {
             datagrams: figure!(
                 registry,
                 "older_process_datagrams",
-                "Reads of UDP sockets for connections of older processes since the start: handed over (sent), without room there or for \
-                 nobody (dropped), and, in an older process, taken over (received)",
+                "Reads of UDP sockets for connections of older processes since the start: handed over (sent), dropped because \
+                 the process reads too slowly (no-room) or has ended (gone), and, in an older process, taken over (received)",
                 Family::default()
             ),
         }

@@ -84,12 +84,13 @@ impl Process {
                 if let Some(taken) = paused {
                     self.resume(&taken);
                 }
-                tracing::warn!("the upgrade changes nothing: {error}");
-                Err(match error {
+                let error = match error {
                     UpgradeError::Broken(error) if is_late(&error) => UpgradeError::Late(patience),
                     UpgradeError::Broken(error) if is_gone(&error) => UpgradeError::Ended(ended),
                     other => other,
-                })
+                };
+                tracing::warn!("the upgrade changes nothing: {error}");
+                Err(error)
             }
         }
     }

@@ -111,9 +111,12 @@ impl Process {
         for listener in self.listeners().values().chain(self.retained().values()) {
             sum += listener.endpoint().socket_stats();
         }
-        for (reason, count) in
-            [("sent", sum.sibling_sent), ("dropped", sum.sibling_dropped), ("received", sum.sibling_received)]
-        {
+        for (reason, count) in [
+            ("sent", sum.sibling_sent),
+            ("no-room", sum.sibling_dropped),
+            ("gone", sum.sibling_gone),
+            ("received", sum.sibling_received),
+        ] {
             metrics.datagrams.get_or_create(&ReasonLabel { reason }).set(count as f64);
         }
     }
