@@ -18,7 +18,7 @@ use transport::Transmit;
 use units::Instant;
 
 #[cfg(target_os = "linux")]
-use crate::siblings::{Inbox, Sent};
+use crate::siblings::{Handed, Inbox};
 use crate::{
     pending::Pending,
     shards::ShardLink,
@@ -176,9 +176,9 @@ impl Driver {
         while let Some((to, datagram)) = state.endpoint.poll_foreign() {
             let stats = &mut self.socket.stats;
             match state.links.send(to, &datagram) {
-                Sent::Sent => stats.sibling_sent += 1,
-                Sent::NoRoom => stats.sibling_dropped += 1,
-                Sent::Gone => stats.sibling_gone += 1,
+                Handed::Over => stats.sibling_sent += 1,
+                Handed::NoRoom => stats.sibling_dropped += 1,
+                Handed::Gone => stats.sibling_gone += 1,
             }
         }
     }

@@ -39,8 +39,8 @@ pub struct Sibling {
 
 /// Fate of a read for another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
-    Sent,
+pub(crate) enum Handed {
+    Over,
     /// The process reads too slowly.
     NoRoom,
     /// The process has ended.
@@ -57,15 +57,15 @@ impl Links {
     }
 
     /// Hands a read to its process, without waiting.
-    pub(crate) fn send(&self, to: SiblingShard, datagram: &Datagram) -> Sent {
+    pub(crate) fn send(&self, to: SiblingShard, datagram: &Datagram) -> Handed {
         let socket = self.0.get(&to.generation).and_then(|sibling| sibling.shards.get(usize::from(to.shard)));
-        let Some(socket) = socket else { return Sent::Gone };
+        let Some(socket) = socket else { return Handed::Gone };
         let header = encode(datagram);
         let parts = [IoSlice::new(&header), IoSlice::new(&datagram.payload)];
         match SockRef::from(socket).send_vectored(&parts) {
-            Ok(_) => Sent::Sent,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Sent::NoRoom,
-            Err(_) => Sent::Gone,
+            Ok(_) => Handed::Over,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Handed::NoRoom,
+            Err(_) => Handed::Gone,
         }
     }
 }
@@ -216,15 +216,15 @@ mod tests {
         let links = Links::new(&[Arc::new(Sibling { generation: 9, shards: vec![sender] })]);
         let to = SiblingShard { generation: 9, shard: 0 };
         let datagram = datagram("192.0.2.1:1", None, None);
-        let taken = (0..100_000).take_while(|_| links.send(to, &datagram) == Sent::Sent).count();
+        let taken = (0..100_000).take_while(|_| links.send(to, &datagram) == Handed::Over).count();
         assert!((16..10_000).contains(&taken), "{taken} reads wait");
-        assert_eq!(links.send(to, &datagram), Sent::NoRoom);
-        assert_eq!(links.send(SiblingShard { shard: 1, ..to }, &datagram), Sent::Gone);
-        assert_eq!(links.send(SiblingShard { generation: 8, ..to }, &datagram), Sent::Gone);
+        assert_eq!(links.send(to, &datagram), Handed::NoRoom);
+        assert_eq!(links.send(SiblingShard { shard: 1, ..to }, &datagram), Handed::Gone);
+        assert_eq!(links.send(SiblingShard { generation: 8, ..to }, &datagram), Handed::Gone);
         let mut buffer = vec![0; LARGEST];
         receiver.recv(&mut buffer).unwrap();
-        assert_eq!(links.send(to, &datagram), Sent::Sent, "there is room again");
+        assert_eq!(links.send(to, &datagram), Handed::Over, "there is room again");
         drop(receiver);
-        assert_eq!(links.send(to, &datagram), Sent::Gone);
+        assert_eq!(links.send(to, &datagram), Handed::Gone);
     }
 }

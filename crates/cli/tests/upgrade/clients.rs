@@ -8,7 +8,10 @@ use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::{CertificateDer, ServerName};
 use tiderace::{ClientConfig, Endpoint, Profile, RustlsClient};
-use tokio::net::TcpStream;
+use tokio::{
+    net::{TcpStream, UdpSocket},
+    sync::mpsc,
+};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use crate::fleet::{Fleet, LIMIT};
@@ -23,6 +26,11 @@ pub(crate) struct Site {
 impl Site {
     pub(crate) fn of(fleet: &Fleet) -> Self {
         Self { address: fleet.address, certificate: fleet.certificate.clone() }
+    }
+
+    /// The same site by another way.
+    pub(crate) fn at(&self, address: SocketAddr) -> Self {
+        Self { address, ..self.clone() }
     }
 
     /// A connection over QUIC. The ClientHello has X25519MLKEM768 and takes two datagrams.
@@ -70,6 +78,43 @@ impl Site {
         let (sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
         tokio::spawn(connection);
         sender
+    }
+}
+
+/// A NAT between one client and the server: it gives the client another port whenever it is told to.
+pub(crate) struct Nat {
+    pub(crate) address: SocketAddr,
+    pub(crate) rebind: mpsc::Sender<()>,
+}
+
+impl Nat {
+    pub(crate) async fn before(server: SocketAddr) -> Self {
+        let inside = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let mut outside = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let address = inside.local_addr().unwrap();
+        let (rebind, mut wishes) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let mut client = None;
+            let (mut up, mut down) = (vec![0; 65_536], vec![0; 65_536]);
+            loop {
+                tokio::select! {
+                    Ok((len, from)) = inside.recv_from(&mut up) => {
+                        client = Some(from);
+                        let _ = outside.send_to(&up[..len], server).await;
+                    }
+                    Ok((len, _)) = outside.recv_from(&mut down) => {
+                        let Some(client) = client else { continue };
+                        let _ = inside.send_to(&down[..len], client).await;
+                    }
+                    wish = wishes.recv() => match wish {
+                        // The port before is taken until the new one is bound, so that they differ.
+                        Some(()) => outside = UdpSocket::bind("127.0.0.1:0").await.unwrap(),
+                        None => return,
+                    }
+                }
+            }
+        });
+        Self { address, rebind }
     }
 }
 

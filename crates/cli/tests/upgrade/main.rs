@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clients::{Site, content, get, get1, read_slowly};
+use clients::{Nat, Site, content, get, get1, read_slowly};
 use fleet::{Fleet, LIMIT, large, signal};
 use tokio::task::JoinSet;
 
@@ -55,12 +55,13 @@ async fn held_h3(site: Site, load: Load) {
     }
 }
 
-/// The same, from another port again and again, as behind a NAT that forgets.
+/// The same, behind a NAT that gives the client another port again and again.
 async fn rebinding_h3(site: Site, load: Load) {
-    let (endpoint, mut h3) = site.h3().await;
+    let nat = Nat::before(site.address).await;
+    let (_endpoint, mut h3) = site.at(nat.address).h3().await;
     while load.goes_on() {
         assert_eq!(content(h3.send(get("small")).await.unwrap()).await, "small");
-        endpoint.rebind(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+        nat.rebind.send(()).await.unwrap();
         load.answered();
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
