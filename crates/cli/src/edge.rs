@@ -27,7 +27,8 @@ use crate::{
 /// Serve HTTP/3, HTTP/2 and HTTP/1.1, and private protocols over QUIC, in front of back ends.
 ///
 /// One file says everything; `tiderace edge reference` prints what may stand in it. SIGHUP, or `tiderace edge reload`, makes
-/// a gateway that runs take a new one without losing a connection. SIGTERM makes it end when what is under way has ended.
+/// a gateway that runs take a new one without losing a connection; SIGUSR2, or `tiderace edge upgrade`, does so with a new program.
+/// SIGTERM makes it end when what is under way has ended.
 #[derive(Debug, Parser)]
 #[command(after_help = "Example, a whole configuration:
   listen = \"[::]:443\"
@@ -48,8 +49,8 @@ enum Command {
     Check(CheckArgs),
     /// Make a gateway that runs take its configuration again. Exit code 2: it is wrong, and the old one stays in use
     Reload(Running),
-    /// Put a new program in the place of a gateway that runs, without losing a connection. Exit code 2: it does not serve, and the old one
-    /// goes on
+    /// Put a new program in the place of a gateway that runs, without losing a connection. Exit code 2: it does not serve, and the
+    /// old one goes on
     Upgrade(Upgrade),
     /// Print what a gateway that runs does, for people or (`--json`) for programs
     Status(status::Status),

@@ -1,4 +1,5 @@
-//! A gateway whose program is replaced under load loses no connection and no request; a program that cannot take over changes nothing.
+//! A gateway whose program is replaced under load loses no connection and no request; a program that cannot take over changes
+//! nothing.
 #![cfg(target_os = "linux")]
 
 mod clients;
@@ -10,6 +11,7 @@ mod gateway;
 mod scratch;
 
 use std::{
+    collections::VecDeque,
     os::unix::fs::PermissionsExt,
     sync::{
         Arc,
@@ -21,6 +23,9 @@ use std::{
 use clients::{Nat, Site, content, get, get1, read_slowly};
 use fleet::{Fleet, LIMIT, large, signal};
 use tokio::task::JoinSet;
+
+/// Older processes that have a connection of their own, beside the first one.
+const SIDE_BY_SIDE: usize = 5;
 
 /// Number in the environment, or another one.
 fn number(name: &str, otherwise: u64) -> u64 {
@@ -84,8 +89,8 @@ async fn new_connections(site: Site, load: Load) -> Vec<Duration> {
     handshakes
 }
 
-/// Whether the server has not seen the request, so that it is sent again: the connection had ended, or the request has a higher number
-/// than the last one of a GOAWAY (RFC 9113 §6.8). One that was in progress would end with another error.
+/// Whether the server has not seen the request, so that it is sent again: the connection had ended, or the request has a higher
+/// number than the last one of a GOAWAY (RFC 9113 §6.8). One that was in progress would end with another error.
 fn is_unprocessed(error: &hyper::Error) -> bool {
     error.is_canceled() || format!("{error:?}").contains("GoAway(b\"\", NO_ERROR, Remote)")
 }
@@ -135,7 +140,7 @@ async fn upgrades_under_load_lose_nothing() {
     clients.spawn(downloads(site.clone(), load.clone()));
     let newcomers = tokio::spawn(new_connections(site.clone(), load.clone()));
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let (mut upgraded, mut reloaded, mut most) = (0, 0, 0);
+    let (mut upgraded, mut reloaded, mut most, mut held) = (0, 0, 0, VecDeque::new());
     let begun = Instant::now();
     while upgraded < upgrades {
         assert_eq!(fleet.upgrade().0, upgraded + 2);
@@ -145,17 +150,21 @@ async fn upgrades_under_load_lose_nothing() {
             fleet.reload(reloaded, "");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        // Something is asked of each generation.
-        clients.spawn(held_h3(site.clone(), load.clone()));
+        // Each process has a connection until some more have followed it. The first ones keep theirs to the end.
+        let own = Load { stop: Arc::default(), ..load.clone() };
+        clients.spawn(held_h3(site.clone(), own.clone()));
+        held.push_back(own);
+        if held.len() > SIDE_BY_SIDE {
+            held.pop_front().unwrap().stop.store(true, Ordering::Relaxed);
+        }
         tokio::time::sleep(Duration::from_millis(200)).await;
         most = most.max(fleet.running().len());
-        let pause = Duration::from_millis(10);
-        while clients.try_join_next().is_some_and(|ended| ended.map(|()| true).unwrap()) {
-            tokio::time::sleep(pause).await;
+        while let Some(ended) = clients.try_join_next() {
+            ended.unwrap();
         }
     }
     let seconds = begun.elapsed().as_secs_f64();
-    load.stop.store(true, Ordering::Relaxed);
+    held.iter().chain([&load]).for_each(|load| load.stop.store(true, Ordering::Relaxed));
     while let Some(client) = clients.join_next().await {
         client.unwrap();
     }

@@ -77,7 +77,7 @@ section! {
         keys: Keys = Keys::default(),
         /// The access log.
         log: Log = Log::default(),
-        /// The socket for `tiderace edge reload`, `status`, `connections`, `capture` and `compare`.
+        /// The socket for `tiderace edge reload`, `upgrade`, `status`, `connections`, `capture` and `compare`.
         admin: Admin = Admin::default(),
         /// Captures of single connections.
         capture: Capture = Capture::default(),
