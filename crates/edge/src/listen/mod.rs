@@ -153,6 +153,8 @@ impl Listener {
     /// Takes no connection more, and asks those that exist to end.
     pub(crate) fn drain(&self, generation: &Generation) {
         let before = self.accepting.send_replace(Accepting::Closed);
+        // Open here, they would accept for nobody.
+        self.tcp().clear();
         if matches!(before, Accepting::Paused | Accepting::HandedOver) {
             // First packets are for another process.
             self.endpoint.set_server_config(None);
