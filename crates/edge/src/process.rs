@@ -107,7 +107,7 @@ pub struct Process {
     pub(crate) file: PathBuf,
     /// The program that runs.
     pub(crate) program: PathBuf,
-    /// How many processes have served, each an upgrade of the one before.
+    /// Number of processes that have served, each an upgrade of the one before.
     pub(crate) number: u64,
     pub(crate) shared: Arc<Shared>,
     listeners: Mutex<HashMap<SocketAddr, Listener>>,

@@ -89,8 +89,8 @@ async fn new_connections(site: Site, load: Load) -> Vec<Duration> {
     handshakes
 }
 
-/// Whether the server has not seen the request, so that it is sent again: the connection had ended, or the request has a higher
-/// number than the last one of a GOAWAY (RFC 9113 §6.8). One that was in progress would end with another error.
+/// Returns whether the server has not seen the request, so that it is sent again: the connection had ended, or the request has a
+/// higher number than the last one of a GOAWAY (RFC 9113 §6.8). One that was in progress would end with another error.
 fn is_unprocessed(error: &hyper::Error) -> bool {
     error.is_canceled() || format!("{error:?}").contains("GoAway(b\"\", NO_ERROR, Remote)")
 }
@@ -138,7 +138,7 @@ async fn upgrades_under_load_lose_nothing() {
     }
     clients.spawn(rebinding_h3(site.clone(), load.clone()));
     clients.spawn(downloads(site.clone(), load.clone()));
-    let newcomers = tokio::spawn(new_connections(site.clone(), load.clone()));
+    let opening = tokio::spawn(new_connections(site.clone(), load.clone()));
     tokio::time::sleep(Duration::from_millis(500)).await;
     let (mut upgraded, mut reloaded, mut most, mut held) = (0, 0, 0, VecDeque::new());
     let begun = Instant::now();
@@ -168,7 +168,7 @@ async fn upgrades_under_load_lose_nothing() {
     while let Some(client) = clients.join_next().await {
         client.unwrap();
     }
-    let mut handshakes = newcomers.await.unwrap();
+    let mut handshakes = opening.await.unwrap();
     handshakes.sort();
     let ms = |time: Option<&Duration>| time.map_or(f64::NAN, |time| time.as_secs_f64() * 1e3);
     println!("measured upgrades: {upgraded}");

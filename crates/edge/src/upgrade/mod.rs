@@ -36,7 +36,7 @@ pub enum UpgradeError {
     Protocol {
         /// The oldest version of the new program.
         from: u32,
-        /// Its newest version.
+        /// The newest version of the new program.
         to: u32,
     },
     /// The new program ended before it took over.
@@ -48,12 +48,12 @@ pub enum UpgradeError {
     /// The new program cannot serve.
     #[error("the new program refuses: {error}")]
     Refused {
-        /// Its error.
+        /// Error of the new program.
         error: String,
-        /// Its advice.
+        /// Advice of the new program.
         hint: Option<String>,
     },
-    /// This process has handed over already.
+    /// Another process has taken over from this one already.
     #[error("this process has handed over to another one already")]
     HandedOver,
     /// More older processes than can be told apart still have connections.

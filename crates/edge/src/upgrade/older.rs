@@ -33,12 +33,12 @@ const MOST_HANDSHAKES: usize = 16_384;
 /// Older processes with connections, at most. Each has a byte in connection IDs.
 const MOST_SIBLINGS: usize = 200;
 
-/// How far a process is with handing over.
+/// State of a hand-over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandOver {
-    /// This process serves.
+    /// New connections are taken here.
     Serving,
-    /// Another one does.
+    /// Another process takes them.
     Done,
 }
 

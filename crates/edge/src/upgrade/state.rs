@@ -1,4 +1,4 @@
-//! What an upgrade asks of the process, and what the process says of upgrades.
+//! Parts of the process that an upgrade needs, and the figures about upgrades.
 
 use std::{
     collections::HashMap,
