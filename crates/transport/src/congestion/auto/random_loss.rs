@@ -137,7 +137,8 @@ impl RandomLoss {
         let variance = self.share * self.dispersion();
         // A batch shows what is sudden, the average what a batch of losses in bursts does not tell from chance. The average counts
         // only where it is beyond all that is taken for random: a share that an experiment has found is uncertain itself.
-        let is_beyond = |share: f64, packets: f64| share > self.share + 3.0 * (variance / packets).sqrt() + 2.0 / packets;
+        let is_beyond =
+            |share: f64, packets: f64| share > self.share + 3.0 * (variance / packets).sqrt() + 2.0 / packets;
         if batch.lost >= 3 && is_beyond(share, packets) {
             return share - self.share;
         }
