@@ -361,7 +361,7 @@ impl Process {
             "config": self.file.display().to_string(),
             "uptime_s": self.started.elapsed().as_secs(),
             "listen": self.addresses().iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "metrics": self.metrics_address.get().map(ToString::to_string),
+            "metrics": self.metrics_address().map(|address| address.to_string()),
             "redirect_from": self.redirecting().iter().map(ToString::to_string).collect::<Vec<_>>(),
             "workers": self.workers.count(),
             "connections": self.shared.admission.total(),
