@@ -79,6 +79,13 @@ fn render(status: &Value) -> String {
         line("redirect from", list(&status["redirect_from"]));
     }
     line("workers", number(&status["workers"]).to_string());
+    let processes = status["processes"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for process in processes.iter().filter(|_| processes.len() > 1) {
+        let role = if process["serving"] == true { "serves" } else { "ends its connections" };
+        let (number, pid, left) =
+            (number(&process["process"]), number(&process["pid"]), number(&process["connections"]));
+        line("process", format!("{number} (pid {pid}) {role}: {left}"));
+    }
     line("connections", number(&status["connections"]).to_string());
     let requests: Vec<String> = status["requests"]
         .as_object()
@@ -144,6 +151,10 @@ mod tests {
     fn the_state_is_readable() {
         let status = json!({
             "config": "edge.toml", "version": "0.1.0", "generation": 3, "uptime_s": 93_784, "listen": ["[::]:443"],
+            "processes": [
+                {"process": 1, "pid": 17, "serving": false, "connections": 5},
+                {"process": 2, "pid": 18, "serving": true, "connections": 12},
+            ],
             "redirect_from": ["[::]:80"], "workers": 2, "connections": 12, "requests": {"h2": 1, "h3": 2, "http/1.1": 0},
             "memory": {"held": 3_670_016, "limit": 2_147_483_648_u64},
             "certificates": [{"certificate": "cert.pem", "days": 61.25}, {"certificate": "old.pem", "days": -1.0}, {"certificate": "acme", "days": 13.0}],
@@ -156,6 +167,8 @@ mod tests {
         for line in [
             "configuration number 3, in use for 1 d 2 h",
             "redirect from [::]:80",
+            "process       1 (pid 17) ends its connections: 5",
+            "process       2 (pid 18) serves: 12",
             "requests      h2 1, h3 2, http/1.1 0",
             "memory        3.5 MiB of 2.0 GiB (0 %)",
             "certificate   cert.pem, 61.2 days",
