@@ -87,7 +87,7 @@ impl Fleet {
     }
 
     pub(crate) fn status(&self) -> Value {
-        let output = edge("status", &self.file).output().unwrap();
+        let output = edge("status", &self.file).arg("--json").output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     }
