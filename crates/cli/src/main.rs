@@ -36,37 +36,24 @@ struct Cli {
     command: Command,
 }
 
+// Each is described where its options are: a doc comment here would take the place of the long text there.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve HTTP/3, HTTP/2 and HTTP/1.1, and private protocols over QUIC, in front of back ends.
     #[cfg(target_os = "linux")]
     Edge(edge::Args),
-    /// Ask for a URL over QUIC, raced against TCP.
     Get(get::Args),
-    /// Compare transports on modelled network paths.
     Lab(lab::Args),
-    /// Carry UDP or TCP through a MASQUE proxy.
     Masque(masque::Args),
-    /// Measure QUIC, or the kernel's TCP, between two hosts.
     Perf(perf::Args),
-    // Described where its options are: a comment here would take the place of the long text there.
     Probe(Box<probe::Args>),
-    /// Serve programs on this machine as an HTTP proxy that speaks QUIC.
     Proxy(proxy::Args),
-    /// Say what qlog files show.
     Qlog(qlog::Args),
-    /// Put a modelled path between a client and a server.
     Relay(relay::Args),
-    /// Serve a directory over HTTPS, without a configuration.
     #[cfg(target_os = "linux")]
     Serve(serve::Args),
-    /// Send the standard input on a QUIC stream, and print the answer.
     Stream(stream::Args),
-    /// Print completions for a shell.
     Completions(about::CompletionsArgs),
-    /// Print the manual page, or write those of all commands.
     Man(about::ManArgs),
-    /// Print the version.
     Version(about::VersionArgs),
 }
 

@@ -165,6 +165,8 @@ impl Controller for Auto {
         if loss.persistent {
             // RFC 9002 §7.6.2: persistent congestion reduces the window to the minimum.
             self.rounds.keep_propagation_delay(false);
+            // The delivery rate from before would make every round trip of the new startup look flat.
+            self.rounds.discard();
             self.mode = Mode::Startup(Startup::new(bytes(minimum_window(self.parameters.mtu))));
             self.recovery_started_at = Some(now);
         } else if let Mode::Competitive(competitive) = &mut self.mode {

@@ -107,6 +107,12 @@ impl Rounds {
         self.lost = self.lost.saturating_sub(1);
     }
 
+    /// Drops what the round trip that runs has measured: the path is no longer the one that it was measured on.
+    pub(super) fn discard(&mut self) {
+        (self.acked, self.lost, self.least, self.rate, self.limited) = (0, 0, u64::MAX, 0, false);
+        (self.group, self.groups) = ((u64::MAX, 0), (0, 0));
+    }
+
     /// Takes an acknowledgement in. Returns the round trip that it ends.
     #[inline]
     pub(super) fn on_acked(&mut self, now: Instant, ack: &AckSample) -> Option<Round> {
@@ -158,7 +164,10 @@ impl Rounds {
             rate: self.rate as f64 / 8.0,
             limited: self.limited,
         };
-        (self.acked, self.lost, self.least, self.rate, self.limited) = (0, 0, u64::MAX, 0, false);
+        // Samples of a group that is not full count in the next round trip.
+        let group = self.group;
+        self.discard();
+        self.group = group;
         round
     }
 }

@@ -242,8 +242,9 @@ fn persistent_congestion_starts_from_the_minimum() {
     path.rounds(40);
     path.auto.on_lost(path.now, &LossSample { persistent: true, ..loss(path.now) });
     assert_eq!((path.auto.window(), path.auto.state()), (2 * MTU, "startup"));
-    path.rounds(100);
-    assert!(path.auto.window() > path.bdp() * 9 / 10);
+    // Startup doubles until the path is full again: what was measured before does not end it.
+    path.rounds(8);
+    assert!(path.auto.window() > path.bdp() * 9 / 10, "{} in {:?}", path.auto.window(), path.states);
 }
 
 #[test]
