@@ -1,6 +1,6 @@
 //! Upgrade: another program takes the place of the one that runs, and no connection is lost.
 //!
-//! In the order of an upgrade: `older` starts the new program and offers it the sockets over a [`channel`], in the [`messages`] of
+//! In the order of an upgrade: `older` starts the new program and offers it the sockets over a `channel`, in the `messages` of
 //! the hand-over protocol; `newer` builds the whole gateway on them and says so; the older process stops reading and accepting, and
 //! the newer one begins. From then on the newest process reads all sockets and hands the `siblings` what is for their connections;
 //! the older ones answer through the same sockets until their last connection has ended.
