@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt},
     net::{UnixListener, UnixStream},
+    sync::watch,
 };
 
 /// A request has to come within this time, and an answer with it.
@@ -31,6 +32,33 @@ pub(crate) trait Operated: Send + Sync + 'static {
         order: &str,
         gone: impl Future<Output = ()> + Send,
     ) -> impl Future<Output = Value> + Send;
+}
+
+/// Number of commands whose answers are not written yet.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pending(watch::Sender<usize>);
+
+impl Pending {
+    fn begin(&self) -> PendingAnswer {
+        self.0.send_modify(|count| *count += 1);
+        PendingAnswer(self.0.clone())
+    }
+
+    /// Waits until all answers are written, for a second at most: the process ends.
+    pub(crate) async fn all_written(&self) {
+        let mut count = self.0.subscribe();
+        // An operator that does not read has only himself to blame.
+        let _ = tokio::time::timeout(Duration::from_secs(1), count.wait_for(|count| *count == 0)).await;
+    }
+}
+
+/// One of them.
+struct PendingAnswer(watch::Sender<usize>);
+
+impl Drop for PendingAnswer {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
 }
 
 /// Opens the socket, in place of one that a gateway left behind that is gone.
@@ -48,13 +76,13 @@ pub(crate) fn open(path: &Path) -> io::Result<StdListener> {
 }
 
 /// Answers until the task ends.
-pub(crate) async fn serve(listener: UnixListener, gateway: Arc<impl Operated>) {
+pub(crate) async fn serve(listener: UnixListener, gateway: Arc<impl Operated>, pending: Pending) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let gateway = gateway.clone();
+                let (gateway, pending) = (gateway.clone(), pending.clone());
                 tokio::spawn(async move {
-                    if let Err(error) = answer(stream, &gateway).await {
+                    if let Err(error) = answer(stream, &gateway, &pending).await {
                         tracing::debug!("the admin socket: {error}");
                     }
                 });
@@ -67,7 +95,7 @@ pub(crate) async fn serve(listener: UnixListener, gateway: Arc<impl Operated>) {
     }
 }
 
-async fn answer(stream: UnixStream, gateway: &Arc<impl Operated>) -> io::Result<()> {
+async fn answer(stream: UnixStream, gateway: &Arc<impl Operated>, pending: &Pending) -> io::Result<()> {
     let user = stream.peer_cred()?.uid();
     // SAFETY: the call has no arguments and cannot fail.
     #[expect(unsafe_code, reason = "libc has no safe form")]
@@ -76,6 +104,7 @@ async fn answer(stream: UnixStream, gateway: &Arc<impl Operated>) -> io::Result<
     let mut line = String::new();
     let mut read = tokio::io::BufReader::new(read.take(1_024));
     tokio::time::timeout(PATIENCE, read.read_line(&mut line)).await??;
+    let _pending = pending.begin();
     let (command, order) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
     let answer = if user != own && user != 0 {
         json!({"error": "only the user of the gateway, and root, are heard"})

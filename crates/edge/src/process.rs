@@ -552,6 +552,8 @@ impl Process {
             tracing::warn!("{} connections were cut off by the stop", self.shared.admission.total());
         }
         self.shared.persistent.logs.sync();
+        // A process without connections ends as soon as an upgrade is done, and the operator has yet to hear of it.
+        self.services.all_answered().await;
         self.services.remove();
     }
 

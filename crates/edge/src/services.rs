@@ -29,6 +29,7 @@ pub(crate) struct Services {
     /// The address as it is configured.
     metrics: Option<(String, StdTcpListener)>,
     tasks: Mutex<Vec<AbortHandle>>,
+    pending: admin::Pending,
     /// The file of the admin socket is for this process to remove.
     is_owner: AtomicBool,
 }
@@ -64,7 +65,8 @@ impl Services {
                 Some((listen.to_owned(), socket))
             }
         };
-        Ok(Self { admin, metrics, tasks: Mutex::default(), is_owner: AtomicBool::new(true) })
+        let (tasks, pending) = (Mutex::default(), admin::Pending::default());
+        Ok(Self { admin, metrics, tasks, pending, is_owner: AtomicBool::new(true) })
     }
 
     /// Path and socket for operators.
@@ -81,9 +83,10 @@ impl Services {
     pub(crate) fn serve(&self, process: &Arc<Process>) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((path, socket)) = &self.admin {
+            let pending = self.pending.clone();
             let socket = socket.set_nonblocking(true).and_then(|()| UnixListener::from_std(socket.try_clone()?));
             match socket {
-                Ok(socket) => tasks.push(tokio::spawn(admin::serve(socket, process.clone())).abort_handle()),
+                Ok(socket) => tasks.push(tokio::spawn(admin::serve(socket, process.clone(), pending)).abort_handle()),
                 Err(error) => tracing::error!("cannot serve the admin socket {}: {error}", path.display()),
             }
         }
@@ -100,6 +103,11 @@ impl Services {
     pub(crate) fn stop(&self) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         tasks.drain(..).for_each(|task| task.abort());
+    }
+
+    /// Waits until the answers under way are written.
+    pub(crate) async fn all_answered(&self) {
+        self.pending.all_written().await;
     }
 
     /// Another process serves from here on; `admin` when it has the same admin socket.

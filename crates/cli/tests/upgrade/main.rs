@@ -247,8 +247,10 @@ async fn a_program_that_cannot_take_over_changes_nothing() {
         client.unwrap();
     }
     assert!(load.requests.load(Ordering::Relaxed) > 100);
-    // And after all that an upgrade works.
-    assert_eq!(fleet.upgrade().0, 2);
+    // And after all that an upgrade works. A process without connections ends at once, but not before it has answered.
+    for process in 2..7 {
+        assert_eq!(fleet.upgrade().0, process);
+    }
     fleet.wait_for_end(fleet.first_id());
 }
 
