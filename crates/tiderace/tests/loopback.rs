@@ -290,3 +290,31 @@ async fn congestion_control_changes_while_data_flows() {
     }
     drop(reader.await.unwrap());
 }
+
+#[tokio::test]
+async fn answers_of_many_tasks_leave_in_portions() {
+    const TASKS: usize = 100;
+    let (_server, accepted, client, connected) = pair(&Profile::default()).await;
+    let (mut asking, mut answering) = (Vec::new(), tokio::task::JoinSet::new());
+    for _ in 0..TASKS {
+        let ((mut answer, mut question), (ask, answered)) = half_said(&connected, &accepted).await;
+        asking.push((ask, answered));
+        answering.spawn(async move {
+            assert_eq!(question.read_chunk(100).await.unwrap().unwrap(), "?");
+            answer.write_all(b"!").await.unwrap();
+            answer.finish().unwrap();
+        });
+    }
+    let before = client.socket_stats().send_calls;
+    // In one go: all questions are in one batch of packets, and wake all tasks.
+    for (ask, _) in &mut asking {
+        ask.write_all(b"?").await.unwrap();
+    }
+    for (_, answered) in &mut asking {
+        assert_eq!(answered.read_to_end(100).await.unwrap(), b"!");
+    }
+    while answering.join_next().await.transpose().unwrap().is_some() {}
+    let calls = client.socket_stats().send_calls - before;
+    // The server works on the first answers while the others are made.
+    assert!(calls >= 5, "{TASKS} answers in {calls} system calls");
+}
