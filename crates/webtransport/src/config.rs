@@ -98,9 +98,15 @@ impl Config {
     /// Support of sessions on a connection, for HTTP/3's options. The current draft is advertised where this end accepts
     /// RESET_STREAM_AT (`streams.reset_stream_at` of its profile), which it asks for; what browsers speak always is.
     pub fn support(&self, quic: &tiderace::Connection) -> SessionSupport {
+        self.support_with(quic.accept_reset_at().0)
+    }
+
+    /// Support of sessions on connections whose profile accepts RESET_STREAM_AT, or does not: for
+    /// [`early_data_state`](h3_quic::server::early_data_state), where there is no connection.
+    pub fn support_with(&self, reset_stream_at: bool) -> SessionSupport {
         // Browsers declare no flow control, so that one session is all they may have.
         let mut settings = vec![(codes::DRAFT02_ENABLE, 1), (codes::DRAFT07_MAX_SESSIONS, 1)];
-        if quic.accept_reset_at().0 {
+        if reset_stream_at {
             settings.push((codes::WT_ENABLED, 1));
         }
         let [bidi, uni] = codes::WT_INITIAL_MAX_STREAMS;

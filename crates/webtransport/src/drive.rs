@@ -15,10 +15,13 @@ use crate::{
 /// Time for the peer to end its direction after the session was closed.
 const PEER_ENDS: Duration = Duration::from_secs(5);
 
+/// Error of a body.
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
 /// The next part of the content; `None` at its end.
-async fn next<B>(body: &mut B) -> Option<Result<Bytes, h3_quic::Error>>
+async fn next<B>(body: &mut B) -> Option<Result<Bytes, B::Error>>
 where
-    B: Body<Data = Bytes, Error = h3_quic::Error> + Unpin,
+    B: Body<Data = Bytes> + Unpin,
 {
     loop {
         match poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await? {
@@ -35,7 +38,8 @@ where
 /// Reads a session's stream, and ends the session with it.
 pub(crate) async fn run<B>(inner: Arc<Inner>, mut body: B)
 where
-    B: Body<Data = Bytes, Error = h3_quic::Error> + Unpin,
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
 {
     let mut reader = Reader::default();
     let (mut is_watching, mut is_going) = (true, false);
@@ -58,9 +62,10 @@ where
                     Err(violation) => inner.fail(violation),
                 },
                 Some(Err(error)) => {
-                    inner.terminate(match error {
-                        h3_quic::Error::Reset(code) => SessionEnd::Reset(code),
-                        other => SessionEnd::Connection(other.to_string()),
+                    let error = error.into();
+                    inner.terminate(match error.downcast_ref() {
+                        Some(h3_quic::Error::Reset(code)) => SessionEnd::Reset(*code),
+                        _ => SessionEnd::Connection(error.to_string()),
                     });
                     inner.outgoing.finish();
                     return;

@@ -26,13 +26,15 @@
 
 use std::{future::Future, time::Duration};
 
+use bytes::Bytes;
 use h3_quic::{Code, Datagrams, Error, Protocol, RequestBody, SessionOffer, SessionStreams, server::Options};
 use http::{HeaderValue, Request, Response, StatusCode, header, request::Parts, uri::Scheme};
+use http_body::Body;
 
 use crate::{
     codes,
     config::{Config, Draft, Limits},
-    drive,
+    drive::{self, BoxError},
     flow::Flow,
     inner::Inner,
     outgoing::{Outgoing, SessionBody},
@@ -51,28 +53,46 @@ const PLACE: Duration = Duration::from_secs(2);
 const DRAFT02_REQUEST: &str = "sec-webtransport-http3-draft02";
 const DRAFT02_RESPONSE: &str = "sec-webtransport-http3-draft";
 
-/// Outcome of [`receive`].
+/// Outcome of [`receive`]. `B` is the content of requests.
 #[allow(clippy::large_enum_variant, reason = "moved once")]
-pub enum Received {
+pub enum Received<B = RequestBody> {
     /// A request for a session, which may be accepted.
-    Session(SessionRequest),
+    Session(SessionRequest<B>),
     /// A request for a session that is refused with this response.
-    Refused(Response<SessionBody>),
+    Refused(Response<SessionBody>, Refusal),
     /// Another request.
-    Other(Request<RequestBody>),
+    Other(Request<B>),
+}
+
+/// Reason why [`receive`] refuses a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The client's settings do not come.
+    Settings,
+    /// The request, or the client's settings, lack what sessions need (draft-ietf-webtrans-http3 §3.1).
+    Requirements,
+    /// The connection has as many sessions as it may ([`Config::max_sessions`]).
+    Sessions,
+    /// The page's origin is not allowed ([`Config::origins`]).
+    Origin,
 }
 
 /// A client's request for a session: its origin is allowed, and all that sessions need is there.
-pub struct SessionRequest {
+pub struct SessionRequest<B = RequestBody> {
     head: Parts,
-    body: RequestBody,
+    body: B,
     streams: SessionStreams,
     datagrams: Datagrams,
     flow: Flow,
     protocols: Vec<String>,
 }
 
-impl SessionRequest {
+impl<B> SessionRequest<B>
+where
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
     /// Head of the request: its URI and fields.
     pub fn head(&self) -> &Parts {
         &self.head
@@ -122,43 +142,43 @@ fn refusal(status: StatusCode) -> Response<SessionBody> {
 }
 
 /// Takes a request that HTTP/3 hands to a service, on a connection whose options have [`Config::support`]. For servers that serve other
-/// requests beside sessions; others use [`serve`].
-pub async fn receive(mut request: Request<RequestBody>, config: &Config) -> Received {
+/// requests beside sessions; others use [`serve`]. The content may be wrapped: an [`h3_quic::Error`] in it is recognised.
+pub async fn receive<B>(mut request: Request<B>, config: &Config) -> Received<B> {
     let token = request.extensions().get::<Protocol>().map(|protocol| protocol.as_str().to_owned());
     let Some(draft) = token.as_deref().and_then(Draft::of_token) else { return Received::Other(request) };
     let offer = request.extensions_mut().remove::<SessionOffer>().and_then(|offer| offer.take());
     let datagrams = request.extensions_mut().remove::<Datagrams>();
     let (Some(streams), Some(datagrams)) = (offer, datagrams) else { return Received::Other(request) };
     let (head, body) = request.into_parts();
-    let give_up = |code| {
+    let give_up = |code, reason| {
         streams.give_up(code);
-        Received::Refused(refusal(StatusCode::BAD_REQUEST))
+        Received::Refused(refusal(StatusCode::BAD_REQUEST), reason)
     };
     // draft-ietf-webtrans-http3 §7.1 MUST NOT: before the client's settings, its draft is not known
     let Ok(Ok(settings)) = tokio::time::timeout(SETTINGS, streams.peer_settings()).await else {
-        return give_up(Code::REQUEST_REJECTED);
+        return give_up(Code::REQUEST_REJECTED, Refusal::Settings);
     };
     // draft-ietf-webtrans-http3 §3.1 MUST: a session without what it requires is malformed
     if let Some(lack) = draft.lacks(&settings, streams.connection()) {
         tracing::debug!("a session is refused: {lack}");
-        return give_up(Code::MESSAGE_ERROR);
+        return give_up(Code::MESSAGE_ERROR, Refusal::Requirements);
     }
     if head.uri.scheme() != Some(&Scheme::HTTPS) {
-        return give_up(Code::MESSAGE_ERROR);
+        return give_up(Code::MESSAGE_ERROR, Refusal::Requirements);
     }
     let flow = Flow::new(config.limits, Limits::of_peer(&settings));
     // draft-ietf-webtrans-http3 §5.1 MUST: one session without flow control
     let max = if flow.is_enabled() { config.max_sessions } else { config.max_sessions.min(1) };
     // The close of an earlier session may still be on its way here, on a stream of its own.
     if tokio::time::timeout(PLACE, streams.admitted(max)).await.is_err() {
-        return give_up(Code::REQUEST_REJECTED);
+        return give_up(Code::REQUEST_REJECTED, Refusal::Sessions);
     }
     // draft-ietf-webtrans-http3 §3.2 MUST: pages of other origins get 403
     let mut origins = head.headers.get_all(header::ORIGIN).iter();
     if let Some(origin) = origins.next() {
         let is_allowed = origin.to_str().is_ok_and(|origin| config.origins.allow(origin));
         if !is_allowed || origins.next().is_some() {
-            return Received::Refused(refusal(StatusCode::FORBIDDEN));
+            return Received::Refused(refusal(StatusCode::FORBIDDEN), Refusal::Origin);
         }
     }
     let protocols = protocols::available(&head.headers);
@@ -187,7 +207,7 @@ where
         async move {
             match receive(request, &config).await {
                 Received::Session(request) => handler(request).await,
-                Received::Refused(response) => response,
+                Received::Refused(response, _) => response,
                 Received::Other(_) => refusal(StatusCode::NOT_FOUND),
             }
         }

@@ -196,6 +196,11 @@ impl Session {
         }
     }
 
+    /// Datagrams of the peer that were dropped because too many waited.
+    pub fn datagrams_dropped(&self) -> u64 {
+        self.inner().datagrams.dropped()
+    }
+
     /// Asks the peer's application to end the session soon (WT_DRAIN_SESSION). Both ends may go on meanwhile.
     pub fn drain(&self) {
         self.inner().outgoing.drain();
