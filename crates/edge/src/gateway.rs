@@ -16,6 +16,7 @@ use crate::{
     observe::Entry,
     path,
     peer::Peer,
+    sessions::Sessions,
     upstream::{
         Failure,
         switch::{self, SwitchForm, SwitchRequest},
@@ -196,6 +197,9 @@ fn is_carried(target: &Target, asked: &SwitchRequest) -> bool {
     if let RouteHandler::Proxy(proxy) = &target.handler {
         return proxy.carries(&asked.protocol);
     }
+    if let RouteHandler::Sessions(_) = &target.handler {
+        return Sessions::carries(&asked.protocol);
+    }
     target.route.tunnels.0.iter().any(|protocol| protocol.eq_ignore_ascii_case(&asked.protocol))
 }
 
@@ -277,6 +281,7 @@ async fn respond(
                 masque::Answer::Upgraded(response, tunnel) => GatewayResponse::Proxied(response, tunnel),
             };
         }
+        RouteHandler::Sessions(sessions) => return sessions.answer(request, asked, target, &peer, entry).await.into(),
         RouteHandler::Upstream(upstream) => upstream,
     };
     entry.set_fault(Ending::Broken);

@@ -12,7 +12,7 @@ use tiderace::{
     IdGeneration, KeyRing, ProcessBudget,
     transport::ring::{RingKey, StrikeRegister},
 };
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use crate::{
     acme::Challenges,
@@ -37,6 +37,7 @@ use crate::{
     rate::{RateKey, RateLimit},
     resolve::{Resolve, SystemResolver},
     route::Routes,
+    sessions::{self, Sessions},
     setup::SetupError,
     site::{Redirect, Site},
     stream_target::StreamTarget,
@@ -54,6 +55,8 @@ pub(crate) struct Generation {
     /// The proxy that takes plain CONNECT requests.
     pub(crate) connect: Option<Arc<Target>>,
     pub(crate) streams: Vec<Arc<StreamTarget>>,
+    /// Settings of connections that may have sessions, if a route has some.
+    pub(crate) sessions: Option<webtransport::Config>,
     /// Handlers of all routes.
     targets: Vec<Arc<Target>>,
     pub(crate) log: AccessLog,
@@ -80,12 +83,13 @@ pub(crate) struct Target {
     pub(crate) auth: Option<BasicAuth>,
 }
 
-/// A back end, a directory, another URL, or a proxy to targets that clients name.
+/// A back end, a directory, another URL, a proxy to targets that clients name, or sessions of WebTransport.
 pub(crate) enum RouteHandler {
     Upstream(Upstream),
     Files(Files),
     Redirect(Redirect),
     Proxy(Box<Proxy>),
+    Sessions(Box<Sessions>),
 }
 
 /// State that all generations share.
@@ -102,6 +106,8 @@ pub(crate) struct Shared {
     /// Compression of HTTP/3 field sections, counted.
     pub(crate) compression: Arc<h3_quic::Compression>,
     current: RwLock<Arc<Generation>>,
+    /// Number of the current generation.
+    generations: watch::Sender<u64>,
 }
 
 /// State that outlives reloads: clients resume their sessions after any reload.
@@ -118,6 +124,8 @@ pub(crate) struct PersistentState {
     pub(crate) files: Arc<Store>,
     pub(crate) logs: Logs,
     pub(crate) proxy_clients: Arc<Clients>,
+    /// Clients of sessions.
+    pub(crate) session_clients: Arc<Clients>,
     pub(crate) listeners: Arc<Listeners>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) client_ring: Arc<ClientRing>,
@@ -147,6 +155,7 @@ impl PersistentState {
             files: Arc::default(),
             logs: Logs::default(),
             proxy_clients: Arc::default(),
+            session_clients: Arc::default(),
             listeners: Arc::default(),
             memory,
             client_ring: Arc::default(),
@@ -203,6 +212,10 @@ impl Generation {
                 let handler = if let Some(proxy) = &route.proxy {
                     let PersistentState { proxy_clients, listeners, .. } = persistent;
                     RouteHandler::Proxy(Box::new(Proxy::new(route, proxy, proxy_clients, listeners, metrics)?))
+                } else if let Some(section) = &route.webtransport {
+                    let clients = &persistent.session_clients;
+                    let sessions = Sessions::new(section, &config.limits, &places, clients, metrics);
+                    RouteHandler::Sessions(Box::new(sessions))
                 } else if !route.redirect.is_empty() {
                     RouteHandler::Redirect(Redirect::new(route))
                 } else if route.files.is_empty() {
@@ -236,6 +249,7 @@ impl Generation {
             routes: Routes::new(targets),
             connect,
             streams,
+            sessions: sessions::support(&config),
             log,
             policies,
             rates,
@@ -280,6 +294,11 @@ impl Generation {
         all
     }
 
+    /// Returns whether there is a route with these settings.
+    pub(crate) fn has_route(&self, route: &Route) -> bool {
+        self.targets.iter().any(|target| target.route == *route)
+    }
+
     /// Connections at a time of this address. A trusted proxy brings those of many clients.
     pub(crate) fn connections_of(&self, address: IpAddr) -> usize {
         if self.trusted.trusts(address) { usize::MAX } else { self.config.limits.connections_per_address }
@@ -304,6 +323,7 @@ impl Shared {
     pub(crate) fn new(first: Generation, metrics: Arc<Metrics>, persistent: PersistentState) -> Self {
         metrics.generation.set(first.number.cast_signed());
         first.hand_over(&persistent);
+        let generations = watch::Sender::new(first.number);
         Self {
             metrics,
             admission: Arc::default(),
@@ -315,6 +335,7 @@ impl Shared {
             cause: Cause::default(),
             compression: Arc::default(),
             current: RwLock::new(Arc::new(first)),
+            generations,
         }
     }
 
@@ -348,12 +369,18 @@ impl Shared {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Numbers of generations as they come into use.
+    pub(crate) fn generations(&self) -> watch::Receiver<u64> {
+        self.generations.subscribe()
+    }
+
     /// From here on, everything new is under `next`.
     pub(crate) fn replace(&self, next: Generation) -> Arc<Generation> {
         next.hand_over(&self.persistent);
         let next = Arc::new(next);
         self.metrics.generation.set(next.number.cast_signed());
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = next.clone();
+        self.generations.send_replace(next.number);
         next
     }
 }

@@ -6,8 +6,8 @@
 //! `policy` says how QUIC sends;
 //! `site` is what a route does around its handler: redirections, header fields, compression, pages for errors;
 //! `gateway` takes the request of a `peer`, which may be a proxy that `forwarded` believes; the request's `path` gets the one form that is compared and sent, through `route`, and `guard` with `rate`s and `password`s, to `upstream` or `files`, which keeps what is asked for often; `fields` is what of a message goes on from one connection to the next, `body` its
-//! content, and `ending` why a request ended; `stream` carries streams of other protocols to their `stream_target`, `qmux` where
-//! they come over TCP; `masque` tunnels UDP and TCP to targets that clients name;
+//! content, and `ending` why a request ended; `stream` carries `stream_halves` of other protocols to their `stream_target` over a `tcp_back_end`, `qmux` where
+//! they come over TCP; `masque` tunnels UDP and TCP to targets that clients name, and `sessions` has those of WebTransport; an `activity` says how long a tunnel has been silent;
 //! [`keys`] is what several gateways share; `folder` is where nobody else writes; `capture` shows single connections to operators; `observe` writes the access log and the figures of
 //! [`metrics`]; [`admin`] is how an operator talks to it.
 //!
@@ -19,6 +19,7 @@
 
 mod access;
 mod acme;
+mod activity;
 pub mod admin;
 mod admission;
 mod body;
@@ -57,10 +58,13 @@ mod resolve;
 mod room;
 mod route;
 mod services;
+mod sessions;
 mod setup;
 mod site;
 mod stream;
+mod stream_halves;
 mod stream_target;
+mod tcp_back_end;
 mod tls;
 mod trust;
 pub mod upgrade;

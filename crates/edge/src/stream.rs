@@ -12,12 +12,13 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use tiderace::{Connection, ConnectionBudget, ReadError, RecvStream, SendStream, WriteError};
+use tiderace::{Connection, ConnectionBudget};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     net::{TcpStream, UdpSocket, UnixStream},
 };
 
+pub(crate) use crate::stream_halves::{Datagrams, Incoming, Outgoing, StreamClosed};
 use crate::{
     config::host_port,
     context::ListenerContext,
@@ -26,6 +27,7 @@ use crate::{
     metrics::{ProtocolLabel, ResultLabels},
     room::ReadRoom,
     stream_target::StreamTarget,
+    tcp_back_end::TcpBackEnd,
 };
 
 /// Code of a connection or stream without a target.
@@ -58,77 +60,6 @@ impl StreamClient {
             name: connection.server_name(),
             memory: memory.clone(),
         }
-    }
-}
-
-/// End of reading from a client, or of writing to it.
-pub(crate) enum StreamClosed {
-    /// No more data is wanted in this direction; the other may go on.
-    Unwanted,
-    /// By a reset, or with the connection.
-    Failed,
-}
-
-/// The half of a client's stream that goes to it, over QUIC or QMux.
-pub(crate) trait Outgoing: Send {
-    fn write_chunk(&mut self, data: Bytes) -> impl Future<Output = Result<(), StreamClosed>> + Send;
-    fn finish(&mut self);
-    fn reset(&mut self, code: u64);
-}
-
-/// The half that comes from it; `None` is the end.
-pub(crate) trait Incoming: Send {
-    fn read_chunk(&mut self, most: usize) -> impl Future<Output = Result<Option<Bytes>, StreamClosed>> + Send;
-    fn stop(&mut self, code: u64);
-}
-
-impl Outgoing for SendStream {
-    async fn write_chunk(&mut self, data: Bytes) -> Result<(), StreamClosed> {
-        Self::write_chunk(self, data).await.map_err(|error| match error {
-            WriteError::Stopped(_) | WriteError::StreamClosed => StreamClosed::Unwanted,
-            _ => StreamClosed::Failed,
-        })
-    }
-
-    fn finish(&mut self) {
-        // Only a stream that is over cannot be ended.
-        let _ = Self::finish(self);
-    }
-
-    fn reset(&mut self, code: u64) {
-        // A stream that is over needs no reset.
-        let _ = Self::reset(self, code);
-    }
-}
-
-impl Incoming for RecvStream {
-    async fn read_chunk(&mut self, most: usize) -> Result<Option<Bytes>, StreamClosed> {
-        Self::read_chunk(self, most).await.map_err(|error| match error {
-            ReadError::StreamClosed => StreamClosed::Unwanted,
-            _ => StreamClosed::Failed,
-        })
-    }
-
-    fn stop(&mut self, code: u64) {
-        let _ = Self::stop(self, code);
-    }
-}
-
-/// Datagrams of a client, over QUIC or QMux.
-pub(crate) trait Datagrams: Send + 'static {
-    /// `None` when the connection is over.
-    fn read(&self) -> impl Future<Output = Option<Bytes>> + Send;
-    fn send(&self, data: Bytes);
-}
-
-impl Datagrams for Connection {
-    async fn read(&self) -> Option<Bytes> {
-        self.read_datagram().await.ok()
-    }
-
-    fn send(&self, data: Bytes) {
-        // One that is too large is lost, as datagrams are.
-        let _ = self.send_datagram(data);
     }
 }
 
@@ -228,6 +159,25 @@ impl Drop for Entry {
     }
 }
 
+/// Gives a stream up that is not carried, with this result in the books.
+pub(crate) fn refuse(
+    send: &mut impl Outgoing,
+    recv: &mut impl Incoming,
+    code: u64,
+    protocol: &'static str,
+    result: &'static str,
+    shared: &Arc<Shared>,
+) {
+    count_refused(protocol, result, shared);
+    send.reset(code);
+    recv.stop(code);
+}
+
+/// Enters a stream that is not carried into the books.
+pub(crate) fn count_refused(protocol: &'static str, result: &'static str, shared: &Arc<Shared>) {
+    Entry::begin(shared, protocol, &Cause::default()).end(result);
+}
+
 /// Carries one stream. Its entry in the books is open from here on, whether the future is ever polled or not.
 pub(crate) fn carry<S: Outgoing, R: Incoming>(
     send: S,
@@ -284,13 +234,12 @@ async fn stream<S: Outgoing, R: Incoming>(
     } else {
         let address = host_port(to, "tcp://").unwrap_or_default();
         match tokio::time::timeout(patience, TcpStream::connect(address)).await {
-            Ok(Ok(mut back_end)) => {
-                let _ = back_end.set_nodelay(true);
+            Ok(Ok(stream)) => {
+                let mut back_end = TcpBackEnd::new(stream);
                 let (from, to) = back_end.split();
                 let copied = copy(&mut send, &mut recv, from, to, introduction, room).await;
-                if matches!(copied, Err(CopyError::Client)) {
-                    // What the client gave up must not look complete: the connection is reset.
-                    let _ = socket2::SockRef::from(&back_end).set_linger(Some(Duration::ZERO));
+                if copied.is_ok() {
+                    back_end.complete();
                 }
                 Some(copied)
             }

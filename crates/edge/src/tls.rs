@@ -158,7 +158,8 @@ impl Tls {
         }
         tcp.ticketer = Arc::new(keys::TcpTickets(ring.clone()));
         tcp.session_storage = Arc::new(NoSessionStorage);
-        let settings = h3_quic::server::Options { max_fields: config.limits.fields.0, ..Default::default() };
+        let sessions = crate::sessions::support(config).map(|settings| settings.support_with(true));
+        let settings = h3_quic::server::Options { max_fields: config.limits.fields.0, sessions, ..Default::default() };
         let mut quic = RustlsServer::builder()
             .certificates(names)
             .ring(ring)

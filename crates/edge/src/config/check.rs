@@ -16,7 +16,7 @@ use super::{
         Step::{Key, Number},
         nearest,
     },
-    site,
+    site, webtransport,
 };
 
 const CONGESTION: [&str; 8] = ["newreno", "cubic", "bbr1", "bbr2", "bbr3", "bbr", "auto", "reno"];
@@ -101,6 +101,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         .hint("[[route]]\n      to = \"http://127.0.0.1:8080\""));
     }
     proxy::check_connect(&config.routes)?;
+    webtransport::check_limits(config)?;
     for (number, route) in config.routes.iter().enumerate() {
         check_route(number, route)?;
         let form = |route: &Route| {
@@ -231,13 +232,18 @@ fn check_route(number: usize, route: &Route) -> Result<(), Fault> {
     }
     let handlers = [
         ("proxy", route.proxy.is_some()),
+        ("webtransport", route.webtransport.is_some()),
         ("to", !route.to.0.is_empty()),
         ("files", !route.files.is_empty()),
         ("redirect", !route.redirect.is_empty()),
     ];
     match handlers.into_iter().filter(|(_, given)| *given).map(|(key, _)| key).collect::<Vec<_>>()[..] {
         [] => {
-            return Err(Fault::new(&[Key("route"), Number(number)], "expected `to`, `files`, `redirect` or `proxy`").hint(
+            return Err(Fault::new(
+                &[Key("route"), Number(number)],
+                "expected `to`, `files`, `redirect`, `proxy` or `webtransport`",
+            )
+            .hint(
                 "to = \"http://127.0.0.1:8080\" sends requests to a back end, files = \"/var/www\" serves a directory",
             ));
         }
@@ -250,6 +256,9 @@ fn check_route(number: usize, route: &Route) -> Result<(), Fault> {
     site::check(number, route)?;
     if let Some(config) = &route.proxy {
         return proxy::check(number, route, config);
+    }
+    if let Some(config) = &route.webtransport {
+        return webtransport::check(number, route, config);
     }
     if route.requests == 0 {
         return Err(Fault::new(&at("requests"), "a limit of 0 serves nobody; expected at least 1"));

@@ -205,12 +205,20 @@ async fn names(config: &Config, resolver: &Arc<dyn Resolve>, patience: Duration)
         let at = [Key("route"), Number(number), Key("to")];
         wanted.extend(route.to.0.iter().filter_map(|to| name_of(to)).map(|(name, port)| (at.to_vec(), name, port)));
     }
-    for (number, stream) in config.streams.iter().enumerate() {
-        for (key, text, scheme) in [("to", &stream.to, "tcp://"), ("datagrams-to", &stream.datagrams_to, "udp://")] {
+    let of_streams = config.streams.iter().enumerate().map(|(number, stream)| {
+        (vec![Key("stream"), Number(number)], [("to", &stream.to), ("datagrams-to", &stream.datagrams_to)])
+    });
+    let of_sessions = config.routes.iter().enumerate().filter_map(|(number, route)| {
+        let section = route.webtransport.as_ref()?;
+        let at = vec![Key("route"), Number(number), Key("webtransport")];
+        Some((at, [("to", &section.to), ("datagrams-to", &section.datagrams_to)]))
+    });
+    for (at, targets) in of_streams.chain(of_sessions) {
+        for ((key, text), scheme) in targets.into_iter().zip(["tcp://", "udp://"]) {
             let Some((name, port)) = host_port(text, scheme).and_then(|rest| rest.rsplit_once(':')) else { continue };
             let name = name.trim_start_matches('[').trim_end_matches(']');
             if let (Err(_), Ok(port)) = (name.parse::<IpAddr>(), port.parse()) {
-                wanted.push((vec![Key("stream"), Number(number), Key(key)], name.to_owned(), port));
+                wanted.push(([&at[..], &[Key(key)]].concat(), name.to_owned(), port));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The configuration file: what may stand in it, and what is wrong with it.
 //!
 //! `section` declares, `human` has the values, `read` goes from text to [`Config`] and says where it stumbles, `check` finds what
-//! only shows in combination, `clients` has what concerns clients, `examine` what only shows on a machine, `proxy` does both for the proxy of a route and `site` for what a site does with its answers, `reference`
+//! only shows in combination, `clients` has what concerns clients, `examine` what only shows on a machine, `proxy` does both for the proxy of a route, `webtransport` for its sessions, and `site` for what a site does with its answers, `reference`
 //! prints the page of documentation and `schema` what other programs read.
 
 mod check;
@@ -14,6 +14,7 @@ pub mod reference;
 mod schema;
 mod section;
 mod site;
+pub(crate) mod webtransport;
 
 use std::collections::BTreeMap;
 
@@ -30,6 +31,7 @@ pub use self::{
     read::{ConfigCause, ConfigError, load, parse},
     schema::schema,
     site::{Compression, HeaderRules},
+    webtransport::WebTransport,
 };
 pub(crate) use check::{address, back_end, host_port};
 
@@ -254,6 +256,11 @@ section! {
         /// Requests and streams that are with all back ends at a time, each of which takes a connection where it is not HTTP/2. More
         /// wait for `queue-timeout` of their route.
         back_end_requests: usize = 4_096,
+        /// Sessions of WebTransport at a time, of all clients.
+        sessions: usize = 4_096,
+        /// Sessions of WebTransport at a time on one connection. Clients that have no flow control of sessions, such as browsers, have one.
+        /// Sessions count among `requests-per-connection`.
+        sessions_per_connection: usize = 16,
         /// TLS has to be done within this time.
         handshake_timeout: Span = Span::secs(10),
     }
@@ -320,7 +327,8 @@ section! {
 }
 
 section! {
-    /// `[[route]]`: a part of a site, and who answers for it. Exactly one of `to`, `files`, `redirect` and `proxy`.
+    /// `[[route]]`: a part of a site, and who answers for it. Exactly one of `to`, `files`, `redirect`, `proxy` and
+    /// `webtransport`.
     pub struct Route {
         /// Names as in `example.org` or `*.example.org`; none for every name. One or a list.
         host: Many = Many::default(),
@@ -346,6 +354,8 @@ section! {
         redirect_status: u16 = 308,
         /// A proxy to targets that clients name.
         proxy: Option<Proxy> = None,
+        /// Sessions of WebTransport to a back end.
+        webtransport: Option<WebTransport> = None,
         /// Names of files that stand for their directory; the first that exists is served. One or a list.
         index: Many = Many(vec!["index.html".to_owned()]),
         /// A file of `files` that is served in place of one that does not exist, as for applications of one page. Requests for

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{
     Acme, Admin, BackEndTls, BasicAuth, Capture, Certificate, ClientCertificates, Compression, Config, Cors, Files,
     HeaderRules, Health, Http3, Keys, Limits, Log, Metrics, Policy, Proxy, RateLimit, Route, Sticky, Stream, Transport,
-    TrustedProxies, Upgrade,
+    TrustedProxies, Upgrade, WebTransport,
     section::{Section, file_name},
 };
 
@@ -37,6 +37,7 @@ pub fn markdown() -> String {
     section::<Metrics>(&mut page, "[metrics]");
     section::<Route>(&mut page, "[[route]]");
     section::<Proxy>(&mut page, "[route.proxy]");
+    section::<WebTransport>(&mut page, "[route.webtransport]");
     section::<Sticky>(&mut page, "[route.sticky]");
     section::<BackEndTls>(&mut page, "[route.tls]");
     section::<Health>(&mut page, "[route.health]");

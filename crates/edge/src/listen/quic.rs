@@ -274,15 +274,20 @@ async fn serve_h3(connection: &Connection, client: Client, context: &ListenerCon
         max_cancelled: limits.cancelled_requests,
         drain: generation.config.drain.0,
         compression: context.shared.compression.clone(),
-        sessions: None,
+        sessions: generation.sessions.as_ref().map(|settings| settings.support(connection)),
         refused: Some(Arc::new(refused)),
     };
-    let service = move |request: Request<h3_quic::RequestBody>| {
+    let listener = context.clone();
+    let service = move |mut request: Request<h3_quic::RequestBody>| {
         let pace = pace(&shared.current().config.limits);
         let peer = client();
         let memory = peer.memory.clone();
         // Who has something else in mind than a request may be silent for as long as it likes.
         let is_tunnel = *request.method() == http::Method::CONNECT;
+        if is_tunnel {
+            // A session ends with its listener.
+            request.extensions_mut().insert(listener.clone());
+        }
         let request =
             if is_tunnel { request.map(|body| untimed(body, &memory)) } else { incoming(request, pace, &memory) };
         gateway::answer(&shared, request, peer)

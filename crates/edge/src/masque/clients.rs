@@ -1,4 +1,4 @@
-//! Clients of proxies: how many tunnels each has, how fast it opens more, how many bytes it sends. Outlives reloads.
+//! Clients of proxies and of sessions: how many tunnels each has, how fast it opens more, how many bytes it sends. Outlives reloads.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// Identity of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum ClientKey {
+pub(crate) enum ClientKey {
     /// An IPv4 address, or a /64 of IPv6.
     Address(u128),
     /// The owner of a token.
@@ -26,20 +26,20 @@ pub(super) enum ClientKey {
 
 /// Limits of a client.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ClientLimits {
+pub(crate) struct ClientLimits {
     /// Tunnels at a time of all clients together.
-    pub(super) total: usize,
+    pub(crate) total: usize,
     /// Tunnels at a time.
-    pub(super) tunnels: usize,
+    pub(crate) tunnels: usize,
     /// Tunnels opened per second.
-    pub(super) opened_per_second: u32,
+    pub(crate) opened_per_second: u32,
     /// Bytes per second, both directions together.
-    pub(super) bytes_per_second: Option<u64>,
+    pub(crate) bytes_per_second: Option<u64>,
 }
 
 /// Limit that refuses a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NoPlace {
+pub(crate) enum NoPlace {
     /// All clients together have too many.
     Total,
     /// The client has too many.
@@ -106,7 +106,7 @@ pub(crate) struct Clients(Mutex<State>);
 
 /// A tunnel of a client, which is given back when this is dropped.
 #[derive(Debug)]
-pub(super) struct TunnelPlace {
+pub(crate) struct TunnelPlace {
     clients: Arc<Clients>,
     key: ClientKey,
     bytes: Option<(Arc<Mutex<Bucket>>, f64)>,
@@ -118,7 +118,7 @@ impl Clients {
     }
 
     /// A tunnel for a client.
-    pub(super) fn enter(
+    pub(crate) fn enter(
         self: &Arc<Self>,
         key: ClientKey,
         limits: ClientLimits,

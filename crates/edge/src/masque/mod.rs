@@ -31,13 +31,17 @@ use tokio::{net::TcpStream, time::Instant};
 
 use self::{
     carry::Tunnel,
-    clients::{ClientKey, ClientLimits, TunnelPlace},
     refusal::Refusal,
     rules::{Prohibited, Rules},
     tcp::TcpTunnel,
-    udp::{TargetSocket, UdpTunnel},
+    udp::UdpTunnel,
 };
-pub(crate) use self::{carry::Upgraded, clients::Clients, listeners::Listeners};
+pub(crate) use self::{
+    carry::Upgraded,
+    clients::{ClientKey, ClientLimits, Clients, NoPlace, TunnelPlace},
+    listeners::Listeners,
+    udp::TargetSocket,
+};
 use crate::{
     access::{self, Access},
     admission,
@@ -183,10 +187,8 @@ impl Proxy {
     ) -> Result<Admitted, Refusal> {
         // First: who may not use the proxy learns nothing from it.
         let user = self.access.find(request.headers()).map_err(|()| Refusal::Unauthorized)?;
-        let (host, port) = match kind {
-            TunnelKind::Udp => self.udp_target(request, asked)?,
-            TunnelKind::Tcp => tcp_target(request)?,
-        };
+        let target = if kind == TunnelKind::Udp { self.udp_target(request, asked) } else { tcp_target(request) };
+        let (host, port) = target?;
         self.rules.check_port(port).map_err(Refusal::Prohibited)?;
         let key = user.clone().map_or_else(|| ClientKey::Address(admission::key(peer.remote.ip())), ClientKey::Token);
         let place = self.clients.enter(key, self.limits, Instant::now()).map_err(Refusal::NoPlace)?;
@@ -211,8 +213,8 @@ impl Proxy {
         };
         let mut failed = String::from("no address");
         for address in addresses.into_iter().take(ADDRESSES) {
-            match kind {
-                TunnelKind::Udp => match TargetSocket::connect(address).await {
+            if kind == TunnelKind::Udp {
+                match TargetSocket::connect(address).await {
                     Ok(socket) => {
                         self.check_own(address, socket.local()).map_err(Refusal::Prohibited)?;
                         let traffic = traffic(address);
@@ -220,22 +222,21 @@ impl Proxy {
                         return Ok(Tunnel::Udp(Box::new(UdpTunnel { socket, traffic, place, idle_timeout })));
                     }
                     Err(error) => failed = error.to_string(),
-                },
-                TunnelKind::Tcp => {
-                    // Connecting a UDP socket sends nothing.
-                    self.check_own(address, local_address_for(address)).map_err(Refusal::Prohibited)?;
-                    match tokio::time::timeout_at(until, TcpStream::connect(address)).await {
-                        Ok(Ok(target)) => {
-                            // A failure costs some latency and nothing else.
-                            let _ = target.set_nodelay(true);
-                            let traffic = traffic(address);
-                            let idle_timeout = self.config.tcp_idle_timeout.0;
-                            return Ok(Tunnel::Tcp(Box::new(TcpTunnel { target, traffic, place, idle_timeout })));
-                        }
-                        Ok(Err(error)) => failed = error.to_string(),
-                        Err(_) => return Err(Refusal::Timeout),
-                    }
                 }
+                continue;
+            }
+            // Connecting a UDP socket sends nothing.
+            self.check_own(address, local_address_for(address)).map_err(Refusal::Prohibited)?;
+            match tokio::time::timeout_at(until, TcpStream::connect(address)).await {
+                Ok(Ok(target)) => {
+                    // A failure costs some latency and nothing else.
+                    let _ = target.set_nodelay(true);
+                    let traffic = traffic(address);
+                    let idle_timeout = self.config.tcp_idle_timeout.0;
+                    return Ok(Tunnel::Tcp(Box::new(TcpTunnel { target, traffic, place, idle_timeout })));
+                }
+                Ok(Err(error)) => failed = error.to_string(),
+                Err(_) => return Err(Refusal::Timeout),
             }
         }
         Err(Refusal::Unreachable(failed))

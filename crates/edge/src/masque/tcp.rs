@@ -1,13 +1,6 @@
 //! A tunnel for TCP (CONNECT, RFC 9110 §9.3.6): bytes both ways, with back-pressure, until both directions have ended.
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 
 use bytes::{Buf, Bytes, BytesMut};
 use http_body_util::{BodyExt, channel::Sender};
@@ -15,11 +8,11 @@ use tiderace::ConnectionBudget;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
-    time::Instant,
 };
 
 use super::{PARTS, clients::TunnelPlace};
 use crate::{
+    activity::Activity,
     body::AnyBody,
     ending::{BodyError, Ending, ErrorWithEnding},
     observe::{Direction, Traffic},
@@ -42,31 +35,8 @@ fn by_target(error: io::Error) -> BodyError {
     ErrorWithEnding::error(Ending::Broken, format!("the target: {error}"))
 }
 
-/// Time of the last bytes carried, in milliseconds of the tunnel.
-struct Activity {
-    begun: Instant,
-    last: AtomicU64,
-}
-
-impl Activity {
-    fn new() -> Self {
-        Self { begun: Instant::now(), last: AtomicU64::new(0) }
-    }
-
-    fn note(&self) {
-        self.last.store(u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-
-    /// Waits until nothing was carried for `timeout`.
-    async fn over(&self, timeout: Duration) -> BodyError {
-        loop {
-            let until = self.begun + Duration::from_millis(self.last.load(Ordering::Relaxed)) + timeout;
-            if until <= Instant::now() {
-                return ErrorWithEnding::error(Ending::Idle, "nothing was carried for the idle timeout");
-            }
-            tokio::time::sleep_until(until).await;
-        }
-    }
+fn idle() -> BodyError {
+    ErrorWithEnding::error(Ending::Idle, "nothing was carried for the idle timeout")
 }
 
 impl TcpTunnel {
@@ -114,7 +84,7 @@ impl TcpTunnel {
         let both = async { tokio::try_join!(up, down).map(drop) };
         let carried = tokio::select! {
             carried = both => carried,
-            idle = activity.over(self.idle_timeout) => Err(idle),
+            () = activity.over(self.idle_timeout) => Err(idle()),
         };
         self.finish(carried)
     }
@@ -149,7 +119,7 @@ impl TcpTunnel {
         let both = async { tokio::try_join!(up, down).map(drop) };
         let carried = tokio::select! {
             carried = both => carried,
-            idle = activity.over(self.idle_timeout) => Err(idle),
+            () = activity.over(self.idle_timeout) => Err(idle()),
         };
         self.finish(carried)
     }

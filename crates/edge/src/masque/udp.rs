@@ -72,7 +72,7 @@ impl End {
 }
 
 /// A socket for one target.
-pub(super) struct TargetSocket {
+pub(crate) struct TargetSocket {
     io: UdpSocket,
     state: UdpSocketState,
     target: SocketAddr,
@@ -81,7 +81,7 @@ pub(super) struct TargetSocket {
 impl TargetSocket {
     /// Opens a socket that takes datagrams of `target` alone.
     // RFC 9298 §3.1 MUST NOT-1, MUST-9: no fragments; and connected, so that the system drops what comes from elsewhere
-    pub(super) async fn connect(target: SocketAddr) -> io::Result<Self> {
+    pub(crate) async fn connect(target: SocketAddr) -> io::Result<Self> {
         let any = if target.is_ipv4() { SocketAddr::from(([0; 4], 0)) } else { SocketAddr::from(([0; 16], 0)) };
         let io = UdpSocket::bind(any).await?;
         let state = UdpSocketState::new((&io).into())?;
@@ -95,8 +95,7 @@ impl TargetSocket {
         self.io.local_addr()
     }
 
-    #[cfg(test)]
-    pub(super) async fn readable(&self) -> io::Result<()> {
+    pub(crate) async fn readable(&self) -> io::Result<()> {
         self.io.readable().await
     }
 
@@ -111,7 +110,7 @@ impl TargetSocket {
     }
 
     // RFC 9298 §6.2 MUST-2: Not-ECT
-    pub(super) fn try_send(&self, payload: &[u8]) -> io::Result<()> {
+    pub(crate) fn try_send(&self, payload: &[u8]) -> io::Result<()> {
         let transmit =
             Transmit { destination: self.target, ecn: None, contents: payload, segment_size: None, src_ip: None };
         self.io.try_io(Interest::WRITABLE, || self.state.try_send((&self.io).into(), &transmit))
@@ -119,7 +118,7 @@ impl TargetSocket {
 
     /// Gives each received datagram to `take`, at most those of one system call.
     // RFC 9298 §6.2 MUST-1: ECN marks are not looked at
-    pub(super) fn try_receive(&self, mut take: impl FnMut(&[u8])) -> io::Result<usize> {
+    pub(crate) fn try_receive(&self, mut take: impl FnMut(&[u8])) -> io::Result<usize> {
         RECEIVED.with_borrow_mut(|buffer| {
             let mut meta = [RecvMeta::default()];
             let received = self.io.try_io(Interest::READABLE, || {
@@ -177,15 +176,7 @@ impl UdpTunnel {
         match self.socket.try_send(payload) {
             Ok(()) => self.traffic.on_datagram(Direction::Up, payload.len()),
             Err(error) if is_final(&error) => return Err(End::Target(error)),
-            Err(error) => self.traffic.on_drop(
-                Direction::Up,
-                match error.raw_os_error() {
-                    Some(libc::EMSGSIZE) => DropReason::TooLarge,
-                    Some(libc::ENOBUFS) => DropReason::QueueFull,
-                    None | Some(libc::EAGAIN) => DropReason::QueueFull,
-                    Some(_) => DropReason::NotSent,
-                },
-            ),
+            Err(error) => self.traffic.on_drop(Direction::Up, DropReason::of(&error)),
         }
         Ok(())
     }
@@ -224,7 +215,7 @@ impl UdpTunnel {
                         }
                         idle.on_traffic();
                     }
-                    ready = self.socket.io.readable() => {
+                    ready = self.socket.readable() => {
                         ready.map_err(End::Target)?;
                         if self.down_h3(datagrams, answer)? {
                             idle.on_traffic();
@@ -312,7 +303,7 @@ impl UdpTunnel {
         let down = async {
             let mut out = Vec::new();
             loop {
-                self.socket.io.readable().await.map_err(End::Target)?;
+                self.socket.readable().await.map_err(End::Target)?;
                 let received = self.socket.try_receive(|payload| {
                     if !self.place.may_carry(payload.len()) {
                         return self.traffic.on_drop(Direction::Down, DropReason::Rate);

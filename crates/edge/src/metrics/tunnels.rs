@@ -1,4 +1,4 @@
-//! Figures about the tunnels of proxies (CONNECT-UDP and CONNECT).
+//! Figures about the tunnels of proxies (CONNECT-UDP and CONNECT) and sessions of WebTransport.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -13,6 +13,8 @@ pub(crate) enum TunnelKind {
     Udp,
     /// CONNECT.
     Tcp,
+    /// A session of WebTransport.
+    WebTransport,
 }
 
 impl TunnelKind {
@@ -20,6 +22,7 @@ impl TunnelKind {
         match self {
             Self::Udp => "udp",
             Self::Tcp => "tcp",
+            Self::WebTransport => "webtransport",
         }
     }
 }
@@ -86,7 +89,7 @@ impl TunnelMetrics {
             opened: figure!(
                 registry,
                 "tunnels_opened",
-                "Tunnels to targets that were opened, by kind: CONNECT-UDP (udp) and CONNECT (tcp)",
+                "Tunnels to targets that were opened, by kind: CONNECT-UDP (udp), CONNECT (tcp), sessions of WebTransport (webtransport)",
                 Family::default()
             ),
             open: figure!(registry, "tunnels", "Tunnels to targets at the moment", Family::default()),

@@ -217,6 +217,9 @@ pub(super) struct Line<'a> {
     pub(super) user: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) bytes_up: Option<u64>,
+    /// Streams of a session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) streams: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) datagrams_up: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -264,6 +267,7 @@ mod tests {
             target: None,
             user: None,
             bytes_up: None,
+            streams: None,
             datagrams_up: None,
             datagrams_down: None,
             datagrams_dropped: None,

@@ -1,8 +1,11 @@
-//! Traffic of a proxy's tunnel: counted for its line in the access log, and in the metrics as it comes.
+//! Traffic of a proxy's tunnel or of a session: counted for its line in the access log, and in the metrics as it comes.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    io,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use prometheus_client::metrics::counter::Counter;
@@ -31,6 +34,8 @@ pub(crate) enum DropReason {
     Rate,
     /// The system, or the connection, refused it.
     NotSent,
+    /// Nothing takes datagrams.
+    NoTarget,
 }
 
 impl Direction {
@@ -44,7 +49,7 @@ impl Direction {
 
 impl DropReason {
     /// Number of reasons.
-    const COUNT: usize = 5;
+    const COUNT: usize = 6;
 
     fn name(self) -> &'static str {
         match self {
@@ -53,6 +58,16 @@ impl DropReason {
             Self::QueueFull => "queue-full",
             Self::Rate => "rate",
             Self::NotSent => "not-sent",
+            Self::NoTarget => "no-target",
+        }
+    }
+
+    /// Reason why a socket has not taken a datagram.
+    pub(crate) fn of(error: &io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::EMSGSIZE) => Self::TooLarge,
+            Some(libc::ENOBUFS | libc::EAGAIN) | None => Self::QueueFull,
+            Some(_) => Self::NotSent,
         }
     }
 }
@@ -76,6 +91,10 @@ pub(crate) struct Traffic {
     up: Count,
     down: Count,
     dropped: AtomicU64,
+    /// Streams of a session.
+    streams: AtomicU64,
+    /// The end of a session in words.
+    end: OnceLock<String>,
     counters: TunnelCounters,
     /// Counters of dropped datagrams by direction and reason, each found with the first datagram that it counts.
     drops: [[OnceLock<Counter>; DropReason::COUNT]; 2],
@@ -93,9 +112,9 @@ impl Traffic {
         let counters = metrics.tunnels.counters(kind);
         counters.opened.inc();
         counters.open.inc();
-        let (up, down, drops) = Default::default();
-        let (dropped, metrics) = (AtomicU64::new(0), metrics.clone());
-        Self { kind, target, address, user, up, down, dropped, counters, drops, metrics }
+        let (up, down, drops, end) = Default::default();
+        let (dropped, streams, metrics) = (AtomicU64::new(0), AtomicU64::new(0), metrics.clone());
+        Self { kind, target, address, user, up, down, dropped, streams, end, counters, drops, metrics }
     }
 
     fn count(&self, direction: Direction) -> &Count {
@@ -135,13 +154,32 @@ impl Traffic {
         }
     }
 
+    /// Counts a stream of a session.
+    pub(crate) fn on_stream(&self) {
+        self.streams.fetch_add(1, Relaxed);
+    }
+
+    /// Notes the end of a session in words.
+    pub(crate) fn note_end(&self, end: String) {
+        let _ = self.end.set(end);
+    }
+
+    /// Streams of a session; `None` for other tunnels.
+    pub(super) fn streams(&self) -> Option<u64> {
+        (self.kind == TunnelKind::WebTransport).then(|| self.streams.load(Relaxed))
+    }
+
+    pub(super) fn end(&self) -> Option<&str> {
+        self.end.get().map(String::as_str)
+    }
+
     pub(super) fn bytes(&self, direction: Direction) -> u64 {
         self.count(direction).bytes.load(Relaxed)
     }
 
     /// Datagrams of a direction; `None` for a tunnel of TCP.
     pub(super) fn datagrams(&self, direction: Direction) -> Option<u64> {
-        (self.kind == TunnelKind::Udp).then(|| self.count(direction).datagrams.load(Relaxed))
+        (self.kind != TunnelKind::Tcp).then(|| self.count(direction).datagrams.load(Relaxed))
     }
 
     pub(super) fn dropped(&self) -> u64 {
@@ -171,6 +209,7 @@ mod tests {
             DropReason::QueueFull,
             DropReason::Rate,
             DropReason::NotSent,
+            DropReason::NoTarget,
         ];
         for traffic in &tunnels {
             for (number, reason) in (1..).zip(reasons) {
@@ -178,7 +217,7 @@ mod tests {
                 traffic.on_drop(Direction::Down, reason);
                 traffic.on_drop(Direction::Down, reason);
             }
-            assert_eq!(traffic.dropped(), 15 + 10);
+            assert_eq!(traffic.dropped(), 21 + 12);
         }
         for (number, reason) in (1..).zip(reasons) {
             let count = |direction: Direction| {

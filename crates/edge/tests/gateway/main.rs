@@ -22,3 +22,4 @@ mod site;
 mod streams;
 mod tls_back_ends;
 mod tunnels;
+mod webtransport;

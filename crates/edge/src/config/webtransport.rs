@@ -1,0 +1,187 @@
+//! `[route.webtransport]`: what may stand in it, and what is wrong with it.
+
+use super::{
+    Config, Many, Route, Span,
+    check::host_port,
+    read::{
+        Fault,
+        Step::{Key, Number},
+    },
+    section::section,
+};
+
+/// Origin that stands for every page.
+pub(crate) const ANY: &str = "*";
+
+section! {
+    /// `[route.webtransport]`: sessions of WebTransport over HTTP/3 at the path of the route, for pages of browsers and other clients. Each
+    /// bidirectional stream of a session becomes a connection to a back end, its datagrams go over UDP.
+    pub struct WebTransport {
+        /// Origins whose pages may begin sessions, as browsers write them: `https://www.example.org`; `*` for every page. Clients that send
+        /// no `origin` are no browsers, and pass. One or a list.
+        origins: Many = Many::default(),
+        /// The back end of bidirectional streams: `tcp://host:port` or `unix:/path`.
+        to: String = String::new(),
+        /// The back end of datagrams: `udp://host:port`; each session has a socket of its own.
+        datagrams_to: String = String::new(),
+        /// Application protocols that a session may have. The first that the client offers of them is chosen; clients that offer others only
+        /// begin no session. One or a list.
+        protocols: Many = Many::default(),
+        /// Begin each connection with the client's address (PROXY protocol version 2).
+        proxy_protocol: bool = false,
+        /// A connection to the back end has to be there within this time.
+        connect_timeout: Span = Span::secs(5),
+        /// Streams at a time in a session. More are reset.
+        streams: usize = 64,
+        /// Sessions at a time of one client: an address (IPv4) or /64 (IPv6).
+        sessions_per_client: usize = 100,
+        /// Sessions that one client may begin per second.
+        begun_per_second: u32 = 50,
+        /// A session that carries nothing, on streams or in datagrams, is closed after this time.
+        idle_timeout: Span = Span::secs(600),
+        /// A session is asked to end (WT_DRAIN_SESSION) when a reload has removed or changed its route, or another program has taken over. It
+        /// is closed after this time.
+        drain: Span = Span::secs(600),
+    }
+}
+
+/// Checks the limits that concern all routes with sessions together.
+pub(super) fn check_limits(config: &Config) -> Result<(), Fault> {
+    let Some(number) = config.routes.iter().position(|route| route.webtransport.is_some()) else { return Ok(()) };
+    if !config.http3.enabled {
+        let at = [Key("route"), Number(number), Key("webtransport")];
+        return Err(Fault::new(&at, "sessions need HTTP/3, which is off").hint("enabled = true in [http3]"));
+    }
+    let limits = &config.limits;
+    let zero = [("sessions", limits.sessions == 0), ("sessions-per-connection", limits.sessions_per_connection == 0)];
+    if let Some((key, _)) = zero.into_iter().find(|(_, is_zero)| *is_zero) {
+        return Err(Fault::new(&[Key("limits"), Key(key)], "a limit of 0 serves nobody; expected at least 1"));
+    }
+    // Sessions are requests, too: with as many as all places nothing else would be answered.
+    if limits.sessions_per_connection >= limits.requests_per_connection as usize {
+        let message = format!(
+            "expected fewer than `requests-per-connection` ({}), among which sessions count",
+            limits.requests_per_connection
+        );
+        return Err(Fault::new(&[Key("limits"), Key("sessions-per-connection")], message));
+    }
+    Ok(())
+}
+
+/// Checks the sessions of a route.
+pub(super) fn check(number: usize, route: &Route, config: &WebTransport) -> Result<(), Fault> {
+    let at = |key| [Key("route"), Number(number), Key("webtransport"), Key(key)];
+    let whole = [Key("route"), Number(number), Key("webtransport")];
+    if config.origins.0.is_empty() {
+        return Err(Fault::new(&whole, "expected `origins`: pages of every site could reach the back end")
+            .hint("origins = [\"https://www.example.org\"]; origins = \"*\" lets every page in"));
+    }
+    if let Some(origin) = config.origins.0.iter().find(|origin| *origin != ANY && !is_origin(origin)) {
+        return Err(Fault::new(&at("origins"), format!("expected an origin or `*`, found `{origin}`")).hint(
+            "https://www.example.org or https://www.example.org:8443, in small letters, without a path and port 443",
+        ));
+    }
+    if config.to.is_empty() && config.datagrams_to.is_empty() {
+        return Err(Fault::new(&whole, "expected `to` or `datagrams-to`"));
+    }
+    if !config.to.is_empty() && !config.to.starts_with("unix:/") && host_port(&config.to, "tcp://").is_none() {
+        let message = format!("expected `tcp://host:port` or `unix:/path`, found `{}`", config.to);
+        return Err(Fault::new(&at("to"), message));
+    }
+    if !config.datagrams_to.is_empty() && host_port(&config.datagrams_to, "udp://").is_none() {
+        let message = format!("expected `udp://host:port`, found `{}`", config.datagrams_to);
+        return Err(Fault::new(&at("datagrams-to"), message));
+    }
+    let is_text = |name: &str| !name.is_empty() && name.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    if let Some(name) = config.protocols.0.iter().find(|name| !is_text(name)) {
+        return Err(Fault::new(&at("protocols"), format!("expected names in ASCII, found `{name}`")));
+    }
+    let zero = [
+        ("streams", config.streams == 0),
+        ("sessions-per-client", config.sessions_per_client == 0),
+        ("begun-per-second", config.begun_per_second == 0),
+        ("idle-timeout", config.idle_timeout.0.is_zero()),
+    ];
+    if let Some((key, _)) = zero.into_iter().find(|(_, is_zero)| *is_zero) {
+        return Err(Fault::new(&at(key), "a limit of 0 serves nobody; expected at least 1"));
+    }
+    if config.streams > MAX_STREAMS {
+        return Err(Fault::new(&at("streams"), format!("expected at most {MAX_STREAMS}, found {}", config.streams)));
+    }
+    check_others(number, route)
+}
+
+/// Largest number of streams that a session may have at a time.
+const MAX_STREAMS: usize = 10_000;
+
+/// Checks that a route with sessions asks for nothing that is about answers.
+fn check_others(number: usize, route: &Route) -> Result<(), Fault> {
+    let at = |key| [Key("route"), Number(number), Key(key)];
+    let for_answers = [("compression", route.compression.is_some()), ("cors", route.cors.is_some())];
+    match for_answers.into_iter().find(|(_, given)| *given) {
+        Some((key, _)) => Err(Fault::new(&at(key), "it is about answers, and sessions have none")),
+        None => Ok(()),
+    }
+}
+
+/// Returns whether this is an origin as browsers write it (RFC 6454 §6.2).
+fn is_origin(text: &str) -> bool {
+    let Ok(uri) = text.parse::<http::Uri>() else { return false };
+    let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else { return false };
+    let default_port = if scheme == "https" { 443 } else { 80 };
+    ["https", "http"].contains(&scheme)
+        && authority.port_u16() != Some(default_port)
+        && text == format!("{scheme}://{}", authority.as_str().to_ascii_lowercase())
+        && !authority.as_str().contains('@')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parse;
+
+    const TOP: &str = "listen = \"[::]:443\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n";
+
+    #[test]
+    fn wrong_settings_name_line_field_and_what_to_do() {
+        for (section, line, field, hint) in [
+            ("to = \"tcp://a:1\"", 6, "webtransport", "every page"),
+            ("origins = \"*\"", 6, "webtransport", ""),
+            ("to = \"tcp://a:1\"\norigins = \"https://a.example/\"", 8, "webtransport.origins", "small letters"),
+            ("to = \"tcp://a:1\"\norigins = \"a.example\"", 8, "webtransport.origins", "small letters"),
+            ("to = \"tcp://a:1\"\norigins = \"https://A.example\"", 8, "webtransport.origins", ""),
+            ("to = \"tcp://a:1\"\norigins = \"https://a.example:443\"", 8, "webtransport.origins", ""),
+            ("origins = \"*\"\nto = \"http://a:1\"", 8, "webtransport.to", ""),
+            ("origins = \"*\"\ndatagrams-to = \"tcp://a:1\"", 8, "webtransport.datagrams-to", ""),
+            ("origins = \"*\"\nto = \"tcp://a:1\"\nstreams = 0", 9, "webtransport.streams", ""),
+            ("origins = \"*\"\nto = \"tcp://a:1\"\nstreams = 100000", 9, "webtransport.streams", ""),
+            ("origins = \"*\"\nto = \"tcp://a:1\"\nprotocols = \"\"", 9, "webtransport.protocols", ""),
+            ("origins = \"*\"\nto = \"tcp://a:1\"\nidle-timeout = \"0 s\"", 9, "webtransport.idle-timeout", ""),
+            ("origins = \"*\"\nto = \"tcp://a:1\"\n[route.compression]", 9, "compression", ""),
+        ] {
+            let text = format!("{TOP}[[route]]\npath = \"/session\"\n[route.webtransport]\n{section}\n");
+            let error = parse(&text, "edge.toml").unwrap_err();
+            let whole = format!("route[1].{field}");
+            assert_eq!((error.line, error.field.as_deref()), (Some(line), Some(whole.as_str())), "{error}");
+            assert!(error.hint.as_deref().unwrap_or_default().contains(hint), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn limits_of_all_sessions_leave_room_for_requests() {
+        let route = "[[route]]\nwebtransport = { origins = \"*\", to = \"tcp://a:1\" }\n";
+        parse(&format!("{TOP}{route}"), "edge.toml").unwrap();
+        for (limits, field) in [
+            ("[limits]\nsessions-per-connection = 100\n", "limits.sessions-per-connection"),
+            ("[limits]\nsessions = 0\n", "limits.sessions"),
+            ("[http3]\nenabled = false\n", "route[1].webtransport"),
+        ] {
+            let error = parse(&format!("{TOP}{limits}{route}"), "edge.toml").unwrap_err();
+            assert_eq!(error.field.as_deref(), Some(field), "{error}");
+            let without = format!("{TOP}{limits}[[route]]\nto = \"http://a:1\"\n");
+            parse(&without, "edge.toml").unwrap();
+        }
+        let both = format!("{TOP}{route}to = \"http://a:1\"\n");
+        assert_eq!(parse(&both, "edge.toml").unwrap_err().field.as_deref(), Some("route[1].to"));
+    }
+}

@@ -1,0 +1,109 @@
+//! Datagrams of a session, to a back end over UDP. Nothing is queued here: what a socket or a connection does not take at once is
+//! dropped and counted.
+
+use std::{io, net::SocketAddr};
+
+use webtransport::Session;
+
+use super::halves::Counters;
+use crate::{
+    config::host_port,
+    masque::TargetSocket,
+    observe::{Direction, DropReason},
+    resolve::{self, Resolve},
+};
+
+/// Datagrams that are carried in one direction before the other gets its turn.
+const TURN: usize = 64;
+
+/// Carries datagrams both ways until the session is over. The socket is opened with the first one.
+pub(super) async fn carry(session: &Session, to: &str, resolver: &dyn Resolve, counters: &Counters) {
+    let mut dropped = Dropped(0);
+    let Ok(first) = session.read_datagram().await else { return };
+    if to.is_empty() {
+        return discard(session, DropReason::NoTarget, counters).await;
+    }
+    let socket = match connect(to, resolver).await {
+        Ok(socket) => socket,
+        Err(error) => {
+            tracing::debug!("datagrams to {to}: {error}");
+            return discard(session, DropReason::NotSent, counters).await;
+        }
+    };
+    up(&socket, &first, counters);
+    loop {
+        tokio::select! {
+            datagram = session.read_datagram() => match datagram {
+                Ok(datagram) => up(&socket, &datagram, counters),
+                Err(_) => break,
+            },
+            ready = socket.readable() => match ready {
+                Ok(()) => down(&socket, session, counters),
+                Err(error) => {
+                    tracing::debug!("datagrams to {to}: {error}");
+                    return discard(session, DropReason::NotSent, counters).await;
+                }
+            },
+        }
+        dropped.count(session, counters);
+    }
+    dropped.count(session, counters);
+}
+
+/// Reads datagrams that go nowhere, the first of which was read before.
+async fn discard(session: &Session, reason: DropReason, counters: &Counters) {
+    loop {
+        counters.traffic.on_drop(Direction::Up, reason);
+        if session.read_datagram().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Datagrams that were dropped because too many waited, as far as they are counted.
+struct Dropped(u64);
+
+impl Dropped {
+    fn count(&mut self, session: &Session, counters: &Counters) {
+        let all = session.datagrams_dropped().max(self.0);
+        counters.traffic.on_drops(Direction::Up, DropReason::QueueFull, all - self.0);
+        self.0 = all;
+    }
+}
+
+/// Opens a socket to a back end by name.
+async fn connect(to: &str, resolver: &dyn Resolve) -> io::Result<TargetSocket> {
+    let target = host_port(to, "udp://").and_then(|rest| rest.rsplit_once(':'));
+    let (host, port) = target.ok_or(io::ErrorKind::InvalidInput)?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let port = port.parse().map_err(io::Error::other)?;
+    let found = resolve::addresses(resolver, host, port).await?;
+    let address: SocketAddr = found.into_iter().next().ok_or(io::ErrorKind::NotFound)?;
+    TargetSocket::connect(address).await
+}
+
+fn up(socket: &TargetSocket, payload: &[u8], counters: &Counters) {
+    match socket.try_send(payload) {
+        Ok(()) => counters.on_datagram(Direction::Up, payload.len()),
+        Err(error) => counters.traffic.on_drop(Direction::Up, DropReason::of(&error)),
+    }
+}
+
+fn down(socket: &TargetSocket, session: &Session, counters: &Counters) {
+    let mut count = 0;
+    while count < TURN {
+        let received = socket.try_receive(|payload| {
+            let is_too_large = session.max_datagram_size().is_some_and(|max| payload.len() > max);
+            match session.send_datagram(payload) {
+                Ok(()) => counters.on_datagram(Direction::Down, payload.len()),
+                Err(_) if is_too_large => counters.traffic.on_drop(Direction::Down, DropReason::TooLarge),
+                Err(_) => counters.traffic.on_drop(Direction::Down, DropReason::NotSent),
+            }
+        });
+        match received {
+            Ok(received) => count += received,
+            // Nothing more waits; or the back end is not there at the moment, which the next datagram shows again.
+            Err(_) => return,
+        }
+    }
+}

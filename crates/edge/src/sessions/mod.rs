@@ -1,0 +1,194 @@
+//! Sessions of WebTransport over HTTP/3 (draft-ietf-webtrans-http3) to back ends: each bidirectional stream becomes a connection over TCP
+//! or to a Unix socket, datagrams go over UDP.
+//!
+//! The files in the order in which a request meets them: `support` is what connections are told, `refusal` the answer to who gets no
+//! session, `session` the life of one. Its streams are `halves` for `crate::stream`; `datagrams` carries its datagrams, and `ended` holds
+//! the end of the answer until all of them have ended.
+
+mod datagrams;
+mod ended;
+mod halves;
+mod refusal;
+mod session;
+mod support;
+
+use std::sync::Arc;
+
+use http::{HeaderMap, Request, Response, header};
+use http_body_util::BodyExt;
+use tiderace::Charge;
+use tokio::{sync::oneshot, time::Instant};
+use webtransport::server::{self, Received};
+
+pub(crate) use self::support::support;
+use self::{refusal::Refusal, session::SessionTask};
+use crate::{
+    admission,
+    body::AnyBody,
+    config::{self, webtransport::ANY},
+    context::ListenerContext,
+    ending::Ending,
+    generation::Target,
+    masque::{ClientKey, ClientLimits, Clients, TunnelPlace},
+    metrics::{KindReasonLabels, Metrics, TunnelKind},
+    observe::{Entry, Traffic},
+    peer::Peer,
+    stream::StreamClient,
+    stream_target::StreamTarget,
+    upstream::switch::SwitchRequest,
+};
+
+/// Memory of a session: its task, its socket and its capsules. What its streams read is charged beside it.
+const SESSION: u64 = 8 * 1024;
+
+/// Sessions of a route.
+pub(crate) struct Sessions {
+    config: config::WebTransport,
+    target: Arc<StreamTarget>,
+    limits: ClientLimits,
+    clients: Arc<Clients>,
+    settings: webtransport::Config,
+    metrics: Arc<Metrics>,
+}
+
+/// Room of a session: its place among those of its client, and its charge.
+struct Admitted {
+    place: TunnelPlace,
+    charge: Charge,
+}
+
+impl Sessions {
+    /// The sessions that a route asks for. `places` are those with all back ends.
+    pub(crate) fn new(
+        config: &config::WebTransport,
+        limits: &config::Limits,
+        places: &Arc<tokio::sync::Semaphore>,
+        clients: &Arc<Clients>,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        let stream = config::Stream {
+            to: config.to.clone(),
+            datagrams_to: config.datagrams_to.clone(),
+            proxy_protocol: config.proxy_protocol,
+            connect_timeout: config.connect_timeout,
+            ..config::Stream::default()
+        };
+        Self {
+            target: Arc::new(StreamTarget::new(&stream, places)),
+            limits: ClientLimits {
+                total: limits.sessions,
+                tunnels: config.sessions_per_client,
+                opened_per_second: config.begun_per_second,
+                bytes_per_second: None,
+            },
+            clients: clients.clone(),
+            settings: support::with_limits(limits),
+            metrics: metrics.clone(),
+            config: config.clone(),
+        }
+    }
+
+    /// Returns whether requests of the route may become this.
+    pub(crate) fn carries(protocol: &str) -> bool {
+        server::TOKENS.contains(&protocol)
+    }
+
+    /// Answers a request. Where it begins a session, the entry ends with that.
+    pub(crate) async fn answer(
+        &self,
+        request: Request<AnyBody>,
+        asked: Option<SwitchRequest>,
+        target: &Target,
+        peer: &Peer,
+        entry: &mut Entry,
+    ) -> Response<AnyBody> {
+        match self.begin(request, asked, target, peer, entry).await {
+            Ok(response) => response,
+            Err(refusal) => {
+                let labels = KindReasonLabels { kind: TunnelKind::WebTransport.name(), reason: refusal.word() };
+                self.metrics.tunnels.refused.get_or_create(&labels).inc();
+                entry.end(refusal.ending());
+                entry.record.error = Some(refusal.details().to_owned());
+                refusal.response()
+            }
+        }
+    }
+
+    /// Judges a request by its fields, before anything is waited for.
+    fn admit(
+        &self,
+        request: &Request<AnyBody>,
+        asked: Option<&SwitchRequest>,
+        peer: &Peer,
+    ) -> Result<Admitted, Refusal> {
+        if !asked.is_some_and(|asked| Self::carries(&asked.protocol)) {
+            return Err(Refusal::NoSession);
+        }
+        if !self.allows(request.headers()) {
+            return Err(Refusal::Origin);
+        }
+        let key = ClientKey::Address(admission::key(peer.remote.ip()));
+        let place = self.clients.enter(key, self.limits, Instant::now()).map_err(Refusal::NoPlace)?;
+        let charge = peer.memory.charge(SESSION).ok_or(Refusal::Memory)?;
+        Ok(Admitted { place, charge })
+    }
+
+    /// Returns whether the page that asks, if it is one, is of an allowed origin.
+    // draft-ietf-webtrans-http3 §3.2 MUST: the origin is verified
+    fn allows(&self, fields: &HeaderMap) -> bool {
+        let mut given = fields.get_all(header::ORIGIN).iter();
+        let Some(origin) = given.next() else { return true };
+        let is_known = |known: &String| known == ANY || origin.as_bytes() == known.as_bytes();
+        given.next().is_none() && self.config.origins.0.iter().any(is_known)
+    }
+
+    /// Begins a session.
+    async fn begin(
+        &self,
+        mut request: Request<AnyBody>,
+        asked: Option<SwitchRequest>,
+        target: &Target,
+        peer: &Peer,
+        entry: &mut Entry,
+    ) -> Result<Response<AnyBody>, Refusal> {
+        let Admitted { place, charge } = self.admit(&request, asked.as_ref(), peer)?;
+        let context = request.extensions_mut().remove::<ListenerContext>().ok_or(Refusal::Unsupported)?;
+        let request = match server::receive(request, &self.settings).await {
+            Received::Session(request) => request,
+            Received::Refused(_, reason) => return Err(Refusal::of(reason)),
+            Received::Other(_) => return Err(Refusal::Unsupported),
+        };
+        let protocol = request.protocols().iter().position(|name| self.config.protocols.0.contains(name));
+        if protocol.is_none() && !request.protocols().is_empty() {
+            return Err(Refusal::Protocol);
+        }
+        let (session, response) = request.accept(protocol);
+        let name = if self.config.to.is_empty() { &self.config.datagrams_to } else { &self.config.to };
+        let traffic = Arc::new(Traffic::new(TunnelKind::WebTransport, name.clone(), name.clone(), None, &self.metrics));
+        entry.begin_traffic(traffic.clone());
+        // The answer breaks off when the client violates the protocol.
+        entry.set_fault(Ending::Malformed);
+        let client = StreamClient {
+            remote: peer.remote,
+            alpn: session.protocol().unwrap_or_default().as_bytes().to_vec(),
+            name: peer.quic.as_ref().and_then(tiderace::Connection::server_name),
+            memory: peer.memory.clone(),
+        };
+        let task = SessionTask {
+            session,
+            config: self.config.clone(),
+            route: target.route.clone(),
+            target: self.target.clone(),
+            context,
+            client,
+            traffic,
+            cause: entry.cause(),
+        };
+        let (ended, has_ended) = oneshot::channel::<()>();
+        tokio::spawn(async move {
+            task.run().await;
+            drop((ended, place, charge));
+        });
+        Ok(response.map(|body| ended::after(body.map_err(Into::into).boxed_unsync(), has_ended)))
+    }
+}
