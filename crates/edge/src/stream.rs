@@ -20,7 +20,7 @@ use tokio::{
 
 pub(crate) use crate::stream_halves::{Datagrams, Incoming, Outgoing, StreamClosed};
 use crate::{
-    config::host_port,
+    config::{host_port, webtransport::ECHO},
     context::ListenerContext,
     ending::{Cause, Ending},
     generation::Shared,
@@ -212,6 +212,15 @@ async fn stream<S: Outgoing, R: Incoming>(
         give_up(&mut send, &mut recv, NOBODY);
         return "refused";
     }
+    if to == ECHO {
+        return match echo(&mut send, &mut recv).await {
+            Ok(()) => "completed",
+            Err(_) => {
+                give_up(&mut send, &mut recv, BROKEN);
+                "reset"
+            }
+        };
+    }
     let Ok(room) = ReadRoom::new(&who.memory, 1) else {
         give_up(&mut send, &mut recv, UNREACHABLE);
         return "memory";
@@ -274,6 +283,24 @@ async fn copy(
     room: ReadRoom,
 ) -> Result<(), CopyError> {
     tokio::try_join!(up(recv, to, introduction), down(send, from, room)).map(drop)
+}
+
+/// Sends back what comes, and its end.
+async fn echo(send: &mut impl Outgoing, recv: &mut impl Incoming) -> Result<(), StreamClosed> {
+    loop {
+        match recv.read_chunk(CHUNK).await {
+            Ok(Some(data)) => match send.write_chunk(data).await {
+                Ok(()) => {}
+                Err(StreamClosed::Unwanted) => return Ok(()),
+                Err(StreamClosed::Failed) => return Err(StreamClosed::Failed),
+            },
+            Ok(None) | Err(StreamClosed::Unwanted) => {
+                send.finish();
+                return Ok(());
+            }
+            Err(StreamClosed::Failed) => return Err(StreamClosed::Failed),
+        }
+    }
 }
 
 async fn up(

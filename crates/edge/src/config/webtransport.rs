@@ -10,6 +10,9 @@ use super::{
     section::section,
 };
 
+/// Back end that is the gateway itself: what comes is sent back.
+pub(crate) const ECHO: &str = "echo:";
+
 /// Origin that stands for every page.
 pub(crate) const ANY: &str = "*";
 
@@ -20,9 +23,10 @@ section! {
         /// Origins whose pages may begin sessions, as browsers write them: `https://www.example.org`; `*` for every page. Clients that send
         /// no `origin` are no browsers, and pass. One or a list.
         origins: Many = Many::default(),
-        /// The back end of bidirectional streams: `tcp://host:port` or `unix:/path`.
+        /// The back end of bidirectional streams: `tcp://host:port`, `unix:/path`, or `echo:` for the gateway itself, which sends
+        /// back what comes.
         to: String = String::new(),
-        /// The back end of datagrams: `udp://host:port`; each session has a socket of its own.
+        /// The back end of datagrams: `udp://host:port`, or `echo:`; each session has a socket of its own.
         datagrams_to: String = String::new(),
         /// Application protocols that a session may have. The first that the client offers of them is chosen; clients that offer others only
         /// begin no session. One or a list.
@@ -32,7 +36,7 @@ section! {
         /// A connection to the back end has to be there within this time.
         connect_timeout: Span = Span::secs(5),
         /// Streams at a time in a session. More are reset.
-        streams: usize = 64,
+        streams_per_session: usize = 64,
         /// Sessions at a time of one client: an address (IPv4) or /64 (IPv6).
         sessions_per_client: usize = 100,
         /// Sessions that one client may begin per second.
@@ -42,6 +46,9 @@ section! {
         /// A session is asked to end (WT_DRAIN_SESSION) when a reload has removed or changed its route, or another program has taken over. It
         /// is closed after this time.
         drain: Span = Span::secs(600),
+        /// Answer a GET for the path of the route with a page that tries sessions, a download and an upload in the browser that shows it.
+        /// With `echo:` in `to` and `datagrams-to`, and the gateway's own origin in `origins`.
+        test_page: bool = false,
     }
 }
 
@@ -84,12 +91,14 @@ pub(super) fn check(number: usize, route: &Route, config: &WebTransport) -> Resu
     if config.to.is_empty() && config.datagrams_to.is_empty() {
         return Err(Fault::new(&whole, "expected `to` or `datagrams-to`"));
     }
-    if !config.to.is_empty() && !config.to.starts_with("unix:/") && host_port(&config.to, "tcp://").is_none() {
-        let message = format!("expected `tcp://host:port` or `unix:/path`, found `{}`", config.to);
+    let is_stream = |to: &str| to == ECHO || to.starts_with("unix:/") || host_port(to, "tcp://").is_some();
+    if !config.to.is_empty() && !is_stream(&config.to) {
+        let message = format!("expected `tcp://host:port`, `unix:/path` or `echo:`, found `{}`", config.to);
         return Err(Fault::new(&at("to"), message));
     }
-    if !config.datagrams_to.is_empty() && host_port(&config.datagrams_to, "udp://").is_none() {
-        let message = format!("expected `udp://host:port`, found `{}`", config.datagrams_to);
+    let is_udp = |to: &str| to == ECHO || host_port(to, "udp://").is_some();
+    if !config.datagrams_to.is_empty() && !is_udp(&config.datagrams_to) {
+        let message = format!("expected `udp://host:port` or `echo:`, found `{}`", config.datagrams_to);
         return Err(Fault::new(&at("datagrams-to"), message));
     }
     let is_text = |name: &str| !name.is_empty() && name.bytes().all(|byte| matches!(byte, b' '..=b'~'));
@@ -97,7 +106,7 @@ pub(super) fn check(number: usize, route: &Route, config: &WebTransport) -> Resu
         return Err(Fault::new(&at("protocols"), format!("expected names in ASCII, found `{name}`")));
     }
     let zero = [
-        ("streams", config.streams == 0),
+        ("streams-per-session", config.streams_per_session == 0),
         ("sessions-per-client", config.sessions_per_client == 0),
         ("begun-per-second", config.begun_per_second == 0),
         ("idle-timeout", config.idle_timeout.0.is_zero()),
@@ -105,8 +114,13 @@ pub(super) fn check(number: usize, route: &Route, config: &WebTransport) -> Resu
     if let Some((key, _)) = zero.into_iter().find(|(_, is_zero)| *is_zero) {
         return Err(Fault::new(&at(key), "a limit of 0 serves nobody; expected at least 1"));
     }
-    if config.streams > MAX_STREAMS {
-        return Err(Fault::new(&at("streams"), format!("expected at most {MAX_STREAMS}, found {}", config.streams)));
+    if config.test_page && [&config.to, &config.datagrams_to] != [ECHO, ECHO] {
+        let message = "the page expects that its streams and datagrams come back";
+        return Err(Fault::new(&at("test-page"), message).hint("to = \"echo:\" and datagrams-to = \"echo:\""));
+    }
+    if config.streams_per_session > MAX_STREAMS {
+        let message = format!("expected at most {MAX_STREAMS}, found {}", config.streams_per_session);
+        return Err(Fault::new(&at("streams-per-session"), message));
     }
     check_others(number, route)
 }
@@ -137,7 +151,6 @@ fn is_origin(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::config::parse;
 
     const TOP: &str = "listen = \"[::]:443\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n";
@@ -153,11 +166,17 @@ mod tests {
             ("to = \"tcp://a:1\"\norigins = \"https://a.example:443\"", 8, "webtransport.origins", ""),
             ("origins = \"*\"\nto = \"http://a:1\"", 8, "webtransport.to", ""),
             ("origins = \"*\"\ndatagrams-to = \"tcp://a:1\"", 8, "webtransport.datagrams-to", ""),
-            ("origins = \"*\"\nto = \"tcp://a:1\"\nstreams = 0", 9, "webtransport.streams", ""),
-            ("origins = \"*\"\nto = \"tcp://a:1\"\nstreams = 100000", 9, "webtransport.streams", ""),
+            ("origins = \"*\"\nto = \"tcp://a:1\"\nstreams-per-session = 0", 9, "webtransport.streams-per-session", ""),
+            (
+                "origins = \"*\"\nto = \"tcp://a:1\"\nstreams-per-session = 100000",
+                9,
+                "webtransport.streams-per-session",
+                "",
+            ),
             ("origins = \"*\"\nto = \"tcp://a:1\"\nprotocols = \"\"", 9, "webtransport.protocols", ""),
             ("origins = \"*\"\nto = \"tcp://a:1\"\nidle-timeout = \"0 s\"", 9, "webtransport.idle-timeout", ""),
             ("origins = \"*\"\nto = \"tcp://a:1\"\n[route.compression]", 9, "compression", ""),
+            ("origins = \"*\"\nto = \"echo:\"\ntest-page = true", 9, "webtransport.test-page", "datagrams-to"),
         ] {
             let text = format!("{TOP}[[route]]\npath = \"/session\"\n[route.webtransport]\n{section}\n");
             let error = parse(&text, "edge.toml").unwrap_err();

@@ -3,11 +3,12 @@
 
 use std::{io, net::SocketAddr};
 
+use bytes::Bytes;
 use webtransport::Session;
 
 use super::halves::Counters;
 use crate::{
-    config::host_port,
+    config::{host_port, webtransport::ECHO},
     masque::TargetSocket,
     observe::{Direction, DropReason},
     resolve::{self, Resolve},
@@ -22,6 +23,9 @@ pub(super) async fn carry(session: &Session, to: &str, resolver: &dyn Resolve, c
     let Ok(first) = session.read_datagram().await else { return };
     if to.is_empty() {
         return discard(session, DropReason::NoTarget, counters).await;
+    }
+    if to == ECHO {
+        return echo(session, first, counters).await;
     }
     let socket = match connect(to, resolver).await {
         Ok(socket) => socket,
@@ -39,10 +43,8 @@ pub(super) async fn carry(session: &Session, to: &str, resolver: &dyn Resolve, c
             },
             ready = socket.readable() => match ready {
                 Ok(()) => down(&socket, session, counters),
-                Err(error) => {
-                    tracing::debug!("datagrams to {to}: {error}");
-                    return discard(session, DropReason::NotSent, counters).await;
-                }
+                // The runtime ends.
+                Err(_) => return,
             },
         }
         dropped.count(session, counters);
@@ -57,6 +59,16 @@ async fn discard(session: &Session, reason: DropReason, counters: &Counters) {
         if session.read_datagram().await.is_err() {
             return;
         }
+    }
+}
+
+/// Sends datagrams back, the first of which was read before.
+async fn echo(session: &Session, first: Bytes, counters: &Counters) {
+    let mut next = Ok(first);
+    while let Ok(payload) = next {
+        counters.on_datagram(Direction::Up, payload.len());
+        to_client(session, &payload, counters);
+        next = session.read_datagram().await;
     }
 }
 
@@ -89,18 +101,19 @@ fn up(socket: &TargetSocket, payload: &[u8], counters: &Counters) {
     }
 }
 
+fn to_client(session: &Session, payload: &[u8], counters: &Counters) {
+    let is_too_large = session.max_datagram_size().is_some_and(|max| payload.len() > max);
+    match session.send_datagram(payload) {
+        Ok(()) => counters.on_datagram(Direction::Down, payload.len()),
+        Err(_) if is_too_large => counters.traffic.on_drop(Direction::Down, DropReason::TooLarge),
+        Err(_) => counters.traffic.on_drop(Direction::Down, DropReason::NotSent),
+    }
+}
+
 fn down(socket: &TargetSocket, session: &Session, counters: &Counters) {
     let mut count = 0;
     while count < TURN {
-        let received = socket.try_receive(|payload| {
-            let is_too_large = session.max_datagram_size().is_some_and(|max| payload.len() > max);
-            match session.send_datagram(payload) {
-                Ok(()) => counters.on_datagram(Direction::Down, payload.len()),
-                Err(_) if is_too_large => counters.traffic.on_drop(Direction::Down, DropReason::TooLarge),
-                Err(_) => counters.traffic.on_drop(Direction::Down, DropReason::NotSent),
-            }
-        });
-        match received {
+        match socket.try_receive(|payload| to_client(session, payload, counters)) {
             Ok(received) => count += received,
             // Nothing more waits; or the back end is not there at the moment, which the next datagram shows again.
             Err(_) => return,

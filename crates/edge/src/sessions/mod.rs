@@ -3,11 +3,12 @@
 //!
 //! The files in the order in which a request meets them: `support` is what connections are told, `refusal` the answer to who gets no
 //! session, `session` the life of one. Its streams are `halves` for `crate::stream`; `datagrams` carries its datagrams, and `ended` holds
-//! the end of the answer until all of them have ended.
+//! the end of the answer until all of them have ended. `page` tries them in a browser.
 
 mod datagrams;
 mod ended;
 mod halves;
+mod page;
 mod refusal;
 mod session;
 mod support;
@@ -102,6 +103,13 @@ impl Sessions {
         peer: &Peer,
         entry: &mut Entry,
     ) -> Response<AnyBody> {
+        let request = match (self.config.test_page, &asked) {
+            (true, None) => match page::answer(request, entry).await {
+                Ok(response) => return response,
+                Err(request) => *request,
+            },
+            _ => request,
+        };
         match self.begin(request, asked, target, peer, entry).await {
             Ok(response) => response,
             Err(refusal) => {

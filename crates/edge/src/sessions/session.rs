@@ -134,7 +134,7 @@ impl SessionTask {
         let (mut down, mut up) = (Down(send, counters.clone()), Up(recv, counters.clone()));
         counters.activity.note();
         self.traffic.on_stream();
-        if streams.len() >= self.config.streams {
+        if streams.len() >= self.config.streams_per_session {
             return stream::refuse(&mut down, &mut up, EXCESS, PROTOCOL, "excess", &self.context.shared);
         }
         let (client, target, context) = (self.client.clone(), self.target.clone(), self.context.clone());

@@ -6,7 +6,8 @@ use crate::config;
 
 /// Settings of connections, if a route has sessions. The limits are the largest of all routes; each route checks its own.
 pub(crate) fn support(config: &config::Config) -> Option<Config> {
-    let streams = config.routes.iter().filter_map(|route| Some(route.webtransport.as_ref()?.streams)).max()?;
+    let streams =
+        config.routes.iter().filter_map(|route| Some(route.webtransport.as_ref()?.streams_per_session)).max()?;
     let limits = Limits { bidi: streams as u64, ..Limits::default() };
     Some(Config { limits, ..with_limits(&config.limits) })
 }

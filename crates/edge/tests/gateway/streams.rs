@@ -84,6 +84,21 @@ async fn what_breaks_off_here_breaks_off_there() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_lost_looks_complete_to_no_back_end() {
+    let (back_end, to) = listener().await;
+    let site = Site::start("lost", &stream(&to));
+    let (_endpoint, quic) = site.quic(b"test").await;
+    let (mut send, _recv) = quic.open_bi().await.unwrap();
+    send.write_all(b"half").await.unwrap();
+    let (mut accepted, _) = within(back_end.accept()).await.unwrap();
+    let mut half = [0; 4];
+    within(accepted.read_exact(&mut half)).await.unwrap();
+    quic.close(0, b"");
+    let error = within(accepted.read(&mut half)).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
 fn socket_reset(stream: TcpStream) {
     let socket = socket2::SockRef::from(&stream);
     socket.set_linger(Some(Duration::ZERO)).unwrap();

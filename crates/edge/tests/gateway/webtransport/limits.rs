@@ -62,7 +62,7 @@ async fn streams_beyond_the_limit_of_the_route_are_reset() {
     let (back_end, address) = listener().await;
     let more = "[[route]]\npath = \"/more\"\n[route.webtransport]\norigins = \"*\"\nto = \"tcp://127.0.0.1:1\"\n";
     // The settings of connections have the largest limit of all routes.
-    let site = Site::start("wt-excess", &format!("{}{more}", to(address, "streams = 4")));
+    let site = Site::start("wt-excess", &format!("{}{more}", to(address, "streams-per-session = 4")));
     for config in [Config::default(), browser()] {
         let before = streams(&site, "excess");
         let (_endpoint, mut client) = client(&site, config).await;

@@ -4,6 +4,7 @@
 mod drains;
 mod ends;
 mod limits;
+mod page;
 mod refused;
 
 use std::{net::SocketAddr, time::Duration};
