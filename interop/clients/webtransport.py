@@ -135,9 +135,8 @@ class Site(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def browse(folder, port):
-    """Opens the page, and waits for its report."""
-    site = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Site)
+def browse(folder, site):
+    """Opens the page that `site` has, and waits for its report."""
     threading.Thread(target=site.serve_forever, daemon=True).start()
     page = f"http://localhost:{site.server_port}/"
     arguments = [
@@ -163,7 +162,7 @@ def main(echo_server):
         try:
             port = int(server.stdout.readline().rpartition(":")[2])
             Site.page = (PAGE % (list(digest), port, port)).encode()
-            results = browse(folder, port)
+            results = browse(folder, http.server.ThreadingHTTPServer(("127.0.0.1", 0), Site))
         finally:
             server.kill()
             log = server.communicate()[0]
