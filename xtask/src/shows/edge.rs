@@ -44,7 +44,13 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-fn test(context: &Context, name: &str, target: &str, filter: &str, settings: &[(&str, &str)]) -> Result<Ended> {
+pub(super) fn test(
+    context: &Context,
+    name: &str,
+    target: &str,
+    filter: &str,
+    settings: &[(&str, &str)],
+) -> Result<Ended> {
     let mut command =
         cargo(&context.root, ["test", "--locked", "--workspace", "--test", target, "--no-fail-fast", "--"]);
     command.args([filter, "--nocapture", "--test-threads", "1"]).envs(settings.iter().copied());
@@ -54,7 +60,7 @@ fn test(context: &Context, name: &str, target: &str, filter: &str, settings: &[(
 }
 
 /// Lines of the form `measured WHAT: VALUE`.
-fn measured(stdout: &str) -> BTreeMap<&str, f64> {
+pub(super) fn measured(stdout: &str) -> BTreeMap<&str, f64> {
     let values = stdout.lines().filter_map(|line| {
         let (what, value) = line.split_once("measured ")?.1.rsplit_once(": ")?;
         Some((what, value.trim().parse().ok()?))
@@ -62,7 +68,7 @@ fn measured(stdout: &str) -> BTreeMap<&str, f64> {
     values.collect()
 }
 
-fn failures(ended: &Ended, what: &str) -> Row {
+pub(super) fn failures(ended: &Ended, what: &str) -> Row {
     let tests = Tests::read(&ended.stdout);
     Row::new(what, f64::from(tests.failed), "", Target::Exactly(0.0)).detail(format!("{} tests passed", tests.passed))
 }

@@ -51,6 +51,7 @@ mod row;
 mod speed;
 mod tests;
 mod truth;
+mod web;
 mod wrong_settings;
 
 use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};
@@ -93,6 +94,9 @@ enum Part {
     /// Promises of the edge and the client
     #[command(after_help = after_help("edge", &edge::cases()))]
     Edge(Options),
+    /// Web pages and tunnels through the gateway: WebTransport, MASQUE, Chromium
+    #[command(after_help = after_help("web", &web::cases()))]
+    Web(Options),
     /// Connections of the gateway that outlive its program
     #[command(after_help = after_help("continuity", &continuity::cases()))]
     Continuity(Options),
@@ -245,6 +249,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Part::Speed(options) => ("speed", &options.common, speed::cases(), options.from.as_ref()),
         Part::Lab(options) => ("lab", options, laboratory().to_vec(), None),
         Part::Edge(options) => ("edge", options, edge::cases(), None),
+        Part::Web(options) => ("web", options, web::cases(), None),
         Part::Continuity(options) => ("continuity", options, continuity::cases(), None),
         Part::Face(options) => ("face", options, face::cases(), None),
         Part::Hardening(options) => ("hardening", options, hardening::cases(), None),

@@ -1,0 +1,68 @@
+//! What a web page and other clients do through the gateway: WebTransport to TCP and UDP, MASQUE, and a real browser.
+
+use std::{process::Command, time::Duration};
+
+use anyhow::{Context as _, Result};
+
+use super::{
+    Case, Context,
+    command::cargo,
+    edge::{failures, measured, test},
+    row::{Row, Target},
+};
+
+const LIMIT: Duration = Duration::from_secs(3_600);
+/// Checks of the pages.
+const CHECKS: f64 = 8.0;
+
+/// The cases in their order.
+pub(crate) fn cases() -> Vec<Case> {
+    let case = |name, about, measure| Case { name, about, measure };
+    vec![
+        case("target", "WebTransport through the gateway to TCP and UDP, with our own client", target),
+        case("masque", "CONNECT-UDP and CONNECT through the gateway", masque),
+        case("chromium", "a page in Chromium through the gateway; printed as not run where there is none", chromium),
+    ]
+}
+
+fn target(context: &Context) -> Result<Vec<Row>> {
+    let ended = test(context, "web-target", "gateway", "webtransport::", &[])?;
+    let values = measured(&ended.stdout);
+    let get = |what: &str| values.get(what).copied().with_context(|| format!("no `{what}`: {}", ended.reason()));
+    Ok(vec![
+        Row::new(
+            "streams whose bytes came back",
+            get("streams whose bytes came back from TCP")?,
+            "",
+            Target::Exactly(100.0),
+        )
+        .detail("side by side in one session, of 0 bytes to 1 MB, every byte compared"),
+        Row::new("datagrams that came back", get("datagrams that came back from UDP")?, "", Target::Exactly(1_000.0))
+            .detail("each once, every byte compared"),
+        failures(&ended, "failures of the tests of sessions"),
+    ])
+}
+
+fn masque(context: &Context) -> Result<Vec<Row>> {
+    let ended = test(context, "web-masque", "gateway", "masque::", &[])?;
+    Ok(vec![failures(&ended, "failures of the tests of MASQUE")])
+}
+
+fn chromium(context: &Context) -> Result<Vec<Row>> {
+    let what = "checks of a page in Chromium";
+    if Command::new("chromium").arg("--version").output().is_err() {
+        let detail = "not run: there is no `chromium` on the path (Debian: apt-get install chromium)";
+        return Ok(vec![Row::new(what, 0.0, "", Target::Printed).detail(detail)]);
+    }
+    let mut build = cargo(&context.root, ["build", "--locked", "--workspace", "--bin", "tiderace"]);
+    context.commands.run("web-build", &mut build, LIMIT)?.ok()?;
+    let mut page = Command::new("python3");
+    page.arg(context.root.join("interop/clients/webtransport_gateway.py"));
+    page.arg(context.commands.target().join("debug/tiderace"));
+    let ended = context.commands.run("web-chromium", &mut page, LIMIT)?;
+    let results: Vec<&str> = ended.stdout.lines().filter_map(|line| line.strip_prefix("measured ")).collect();
+    anyhow::ensure!(!results.is_empty(), "{}", ended.reason());
+    let good = results.iter().filter(|line| line.ends_with(": ok")).count();
+    let row = Row::new(what, f64::from(u32::try_from(good)?), "", Target::Exactly(CHECKS));
+    Ok(vec![row.detail(results.join("\n"))])
+}
