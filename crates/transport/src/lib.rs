@@ -32,6 +32,7 @@ mod path;
 mod pins;
 pub mod profile;
 pub mod qlog;
+pub mod quic_lb;
 pub mod range_set;
 pub mod reach;
 pub mod recovery;
@@ -47,7 +48,9 @@ mod udp;
 
 pub use acks::Ecn;
 pub use books::{Book, Imbalance};
-pub use cid::{ConnectionIdGenerator, GenerationIds, IdGeneration, ShardedIds};
+pub use cid::{
+    ConnectionIdGenerator, GenerationIds, IdGeneration, RoutableConfig, RoutableError, RoutableIds, ShardedIds,
+};
 pub use config::{
     ClientConfig, ConnectError, EndpointConfig, PreferredAddresses, ProfileChooser, RetryPolicy, ServerConfig,
 };

@@ -12,6 +12,7 @@ mod buffer;
 mod connection_id;
 pub mod frame;
 pub mod header;
+pub mod proxy;
 mod reset_token;
 mod stream_id;
 pub mod transport_parameters;
@@ -29,6 +30,7 @@ pub use header::{
     encode_version_negotiation, fixed_bit, is_long, long_dcid, packet_number_len, patch_length, retry_pseudo_packet,
     short_dcid,
 };
+pub use proxy::ProxyHeader;
 pub use reset_token::ResetToken;
 pub use stream_id::{Dir, Side, StreamId};
 pub use transport_parameters::{PreferredAddress, TransportParameterError, TransportParameters, VersionInformation};

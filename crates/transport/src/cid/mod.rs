@@ -4,8 +4,10 @@ mod generation;
 mod generator;
 mod local;
 mod remote;
+mod routable;
 
 pub use generation::{GenerationIds, IdGeneration};
 pub use generator::{ConnectionIdGenerator, ShardedIds};
 pub(crate) use local::LocalIds;
 pub(crate) use remote::{ACTIVE_LIMIT, RemoteIds};
+pub use routable::{RoutableConfig, RoutableError, RoutableIds};

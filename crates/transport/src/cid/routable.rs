@@ -1,0 +1,218 @@
+//! Connection IDs by which a load balancer finds the machine (QUIC-LB), and the machine its process and its shard.
+//!
+//! Layout of the nonce: one byte of shard, one byte of generation, random bytes, and a counter. All of it is encrypted with the
+//! server ID, so that observers can link no two IDs by it. Only holders of the key can choose an ID that decodes to the server ID:
+//! that takes the place of a check.
+
+use rand_core::RngCore;
+use units::{RandomStream, Seed};
+use wire::ConnectionId;
+
+use super::ConnectionIdGenerator;
+use crate::quic_lb::{Decoded, QuicLb, QuicLbError, QuicLbParameters, ServerId};
+
+/// Bytes of the nonce that name shard and generation.
+const STEERING: usize = 2;
+/// Bytes of the counter.
+const COUNTER: usize = 6;
+
+/// Machine behind load balancers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoutableConfig {
+    /// Configuration that the machines and the load balancers share.
+    pub parameters: QuicLbParameters,
+    /// Server ID of this machine alone.
+    pub server_id: ServerId,
+}
+
+/// Parameters with which a machine cannot make connection IDs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RoutableError {
+    /// Parameters that the draft forbids.
+    #[error(transparent)]
+    Parameters(#[from] QuicLbError),
+    /// Server ID of another length.
+    #[error(
+        "the server ID has {found} bytes, the configuration {expected}\nhint: all machines have server IDs of one length"
+    )]
+    ServerIdLen {
+        /// Bytes of the configuration.
+        expected: usize,
+        /// Bytes of the server ID.
+        found: usize,
+    },
+    /// Nonce without room for shard, generation and a counter.
+    #[error(
+        "a nonce of {0} bytes has no room for worker, process and counter; expected at least 8\nhint: 14 bytes beside a server ID of 2"
+    )]
+    Nonce(usize),
+    /// Shard and generation would be in the clear.
+    #[error(
+        "without a key, connection IDs would show machine, worker and process\nhint: give all machines and load balancers one key"
+    )]
+    NoKey,
+}
+
+impl RoutableConfig {
+    /// Checks whether connection IDs can be made with it.
+    ///
+    /// # Errors
+    /// When they cannot.
+    pub fn check(&self) -> Result<(), RoutableError> {
+        self.codec().map(drop)
+    }
+
+    fn codec(&self) -> Result<QuicLb, RoutableError> {
+        let codec = QuicLb::new(&self.parameters)?;
+        let found = self.server_id.as_slice().len();
+        if found != codec.server_id_len() {
+            return Err(RoutableError::ServerIdLen { expected: codec.server_id_len(), found });
+        }
+        if codec.nonce_len() < STEERING + COUNTER {
+            return Err(RoutableError::Nonce(codec.nonce_len()));
+        }
+        // §8: without a key, nonces must not be linkable
+        if !codec.is_encrypted() {
+            return Err(RoutableError::NoKey);
+        }
+        Ok(codec)
+    }
+}
+
+/// Layout of QUIC-LB with a shard and a generation in the nonce.
+pub struct RoutableIds {
+    shard: u8,
+    generation: u8,
+    config: RoutableConfig,
+    codec: QuicLb,
+    /// Distinguishes the nonces of a shard in a process: it starts at random.
+    counter: u64,
+    seed: Seed,
+    random: RandomStream,
+}
+
+impl RoutableIds {
+    /// IDs for the shard with this number, of a process of this generation.
+    ///
+    /// # Errors
+    /// When there can be none.
+    pub fn new(shard: u8, generation: u8, config: RoutableConfig, seed: &Seed) -> Result<Self, RoutableError> {
+        let codec = config.codec()?;
+        let mut random = seed.stream("connection ids");
+        let counter = random.next_u64();
+        Ok(Self { shard, generation, config, codec, counter, seed: *seed, random })
+    }
+
+    /// Content of an ID of this machine.
+    fn own(&self, id: &[u8]) -> Option<Decoded> {
+        if id.len() != self.codec.id_len() {
+            return None;
+        }
+        self.codec.decode(id).filter(|decoded| decoded.server_id() == self.config.server_id)
+    }
+}
+
+impl ConnectionIdGenerator for RoutableIds {
+    fn generate(&mut self) -> ConnectionId {
+        let mut bytes = [0; ConnectionId::MAX_LEN];
+        self.random.fill_bytes(&mut bytes);
+        let (nonce, low) = (&mut bytes[..self.codec.nonce_len()], self.counter.wrapping_add(1));
+        let len = nonce.len();
+        (nonce[0], nonce[1]) = (self.shard, self.generation);
+        // §8.6: no nonce is used twice with one key. The counter takes 2^48 IDs to come round, and starts anywhere.
+        self.counter = low;
+        nonce[len - COUNTER..].copy_from_slice(&low.to_be_bytes()[8 - COUNTER..]);
+        let first = bytes[ConnectionId::MAX_LEN - 1];
+        // RFC 9000 §5.1 MUST NOT-1: the whole block is encrypted, the rest of the first octet random
+        self.codec.encode(&self.config.server_id, &bytes[..len], first).expect("both have the lengths of the codec")
+    }
+
+    fn len(&self) -> usize {
+        self.codec.id_len()
+    }
+
+    fn shard_of(&self, id: &[u8]) -> Option<u8> {
+        self.own(id).map(|decoded| decoded.nonce()[0])
+    }
+
+    fn generation_of(&self, id: &[u8]) -> Option<u8> {
+        self.own(id).map(|decoded| decoded.nonce()[1])
+    }
+
+    fn for_shard(&self, shard: u8) -> Option<Box<dyn ConnectionIdGenerator>> {
+        let seed = self.seed.child("shard", shard.into());
+        Some(Box::new(Self::new(shard, self.generation, self.config, &seed).ok()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(server_id: &str, nonce_len: usize, key: Option<[u8; 16]>) -> RoutableConfig {
+        let server_id: ServerId = server_id.parse().unwrap();
+        let server_id_len = server_id.as_slice().len();
+        let parameters = QuicLbParameters { config_id: 3, server_id_len, nonce_len, key, encodes_len: false };
+        RoutableConfig { parameters, server_id }
+    }
+
+    fn ids(server_id: &str, generation: u8, key: u8) -> RoutableIds {
+        RoutableIds::new(4, generation, config(server_id, 14, Some([key; 16])), &Seed::from_number(7)).unwrap()
+    }
+
+    #[test]
+    fn a_load_balancer_finds_the_machine_and_the_machine_shard_and_generation() {
+        for nonce_len in [8, 9, 14, 17] {
+            let config = config("0a01", nonce_len, Some([5; 16]));
+            let mut old = RoutableIds::new(4, 250, config, &Seed::from_number(7)).unwrap();
+            let new = RoutableIds::new(4, 251, config, &Seed::from_number(8)).unwrap();
+            let id = old.generate();
+            assert_eq!(id.len(), old.len());
+            assert_eq!(QuicLb::new(&config.parameters).unwrap().server_id(&id), Some(config.server_id));
+            assert_eq!((new.shard_of(&id), new.generation_of(&id)), (Some(4), Some(250)));
+            let other = new.for_shard(9).unwrap().generate();
+            assert_eq!((old.shard_of(&other), old.generation_of(&other)), (Some(9), Some(251)));
+        }
+    }
+
+    #[test]
+    fn ids_of_others_and_made_up_ones_name_nobody_here() {
+        let mut own = ids("0a01", 1, 1);
+        let id = own.generate();
+        for mut other in [ids("0a02", 1, 1), ids("0a01", 1, 2)] {
+            let foreign = other.generate();
+            assert_eq!((own.shard_of(&foreign), own.generation_of(&foreign)), (None, None));
+        }
+        for place in 1..id.len() {
+            let mut other = id.to_vec();
+            other[place] ^= 1;
+            // One in 65,536 passes; none of these is that one.
+            assert_eq!(own.generation_of(&other), None, "byte {place}");
+        }
+        for len in 0..id.len() {
+            assert_eq!(own.shard_of(&id[..len]), None);
+        }
+        assert_eq!(own.shard_place(), None, "nothing is in the clear");
+    }
+
+    // RFC 9000 §5.1 MUST NOT-2
+    #[test]
+    fn none_is_made_twice() {
+        let mut ids = ids("0a01", 1, 1);
+        let mut seen = std::collections::BTreeSet::new();
+        // The first octet does not tell them apart.
+        assert!((0..100_000).all(|_| seen.insert(ids.generate()[1..].to_vec())));
+    }
+
+    #[test]
+    fn what_would_show_or_repeat_something_is_refused() {
+        let check = |config: RoutableConfig| config.check().unwrap_err();
+        assert_eq!(check(config("0a01", 14, None)), RoutableError::NoKey);
+        assert_eq!(check(config("0a01", 7, Some([0; 16]))), RoutableError::Nonce(7));
+        assert_eq!(check(config("0a01", 3, Some([0; 16]))), RoutableError::Parameters(QuicLbError::NonceLen(3)));
+        let other = RoutableConfig { server_id: "01".parse().unwrap(), ..config("0a01", 14, Some([0; 16])) };
+        assert_eq!(check(other), RoutableError::ServerIdLen { expected: 2, found: 1 });
+        config("0a01", 14, Some([0; 16])).check().unwrap();
+    }
+}
