@@ -16,10 +16,12 @@ use std::{
 use tokio::time::Sleep;
 use transport::Transmit;
 use units::Instant;
+use wire::ProxyHeader;
 
 #[cfg(target_os = "linux")]
 use crate::siblings::{Handed, Inbox};
 use crate::{
+    load_balancers::LoadBalancers,
     pending::Pending,
     shards::ShardLink,
     shared::{Shared, State},
@@ -39,6 +41,14 @@ const WRITES_PER_PASS: usize = 16;
 const WAKES_PER_PASS: usize = 20;
 /// New connections before those that exist get their turn: each costs as much as a batch of their packets.
 const ACCEPTED_PER_PASS: u64 = 4;
+
+/// Parts that a driver works with beside its socket.
+pub(crate) struct Parts {
+    pub(crate) tls: Option<TlsLink>,
+    pub(crate) shards: Option<ShardLink>,
+    pub(crate) balancers: Option<LoadBalancers>,
+    pub(crate) tap: MaybeTap,
+}
 
 /// Owns the socket of an endpoint; a future that ends when the endpoint is closed and drained.
 pub(crate) struct Driver {
@@ -68,17 +78,17 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        socket: Socket,
-        tls: Option<TlsLink>,
-        shards: Option<ShardLink>,
-        tap: MaybeTap,
-    ) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, mut socket: Socket, parts: Parts) -> Self {
+        let Parts { tls, shards, balancers, tap } = parts;
         let pending = Pending::new(&mut shared.lock().endpoint);
         let segments = socket.max_segments();
         // Without GSO each send carries one payload.
-        let size = if segments > 1 { SEND_BUFFER } else { 2048 };
+        let mut size = if segments > 1 { SEND_BUFFER } else { 2048 };
+        if balancers.is_some() {
+            // What goes back through a load balancer has a header in front of each payload.
+            size -= ProxyHeader::MAX_LEN * segments;
+        }
+        socket.balancers = balancers;
         Self {
             shared,
             socket,
@@ -116,11 +126,21 @@ impl Driver {
                 break;
             }
             let clock = &self.shared.clock;
-            let tap = &self.tap;
-            let read = self.socket.poll_recv(cx, clock, |now, datagram| {
-                tap.received(&datagram);
+            let (tap, shards, own) = (&self.tap, &self.shards, self.shared.shard);
+            let balancers = self.socket.balancers.clone();
+            let mut misplaced = 0;
+            let read = self.socket.poll_recv(cx, clock, |now, datagram, hint| {
+                // A load balancer sends all that is for one connection to one shard, before the ID can name it.
+                if let (Some(shards), Some(hint)) = (shards, hint)
+                    && let Some(shard) = shards.other(hint, own)
+                {
+                    misplaced += u64::from(!shards.send(shard, datagram));
+                    return;
+                }
+                tap.received(&datagram, balancers.as_ref());
                 state.endpoint.handle_datagram(now, datagram);
             });
+            self.socket.stats.forwards_dropped += misplaced;
             let Poll::Ready(read) = read else { return false };
             self.hand_to_siblings(state);
             match read {
@@ -151,7 +171,10 @@ impl Driver {
                 }
             };
             match self.socket.try_send(&transmit, &self.send_buffer) {
-                Ok(()) => self.tap.sent(|| self.shared.clock.now(), &transmit, &self.send_buffer),
+                Ok(()) => {
+                    let (buffer, balancers) = (&self.send_buffer, self.socket.balancers.as_ref());
+                    self.tap.sent(|| self.shared.clock.now(), &transmit, buffer, balancers);
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     self.unsent = Some(transmit);
                     if self.socket.poll_writable(cx).is_pending() {
@@ -178,8 +201,9 @@ impl Driver {
     #[cfg(target_os = "linux")]
     fn hand_to_siblings(&mut self, state: &mut State) {
         while let Some((to, datagram)) = state.endpoint.poll_foreign() {
+            let way = self.socket.balancers.as_ref().and_then(|all| all.way_back(datagram.local));
             let stats = &mut self.socket.stats;
-            match state.links.send(to, &datagram) {
+            match state.links.send(to, &datagram, way.as_ref()) {
                 Handed::Over => stats.sibling_sent += 1,
                 Handed::NoRoom => stats.sibling_dropped += 1,
                 Handed::Gone => stats.sibling_gone += 1,
@@ -201,11 +225,14 @@ impl Driver {
         }
         let Some(inbox) = &mut self.inbox else { return false };
         let now = self.shared.clock.now();
-        let (stats, tap) = (&mut self.socket.stats, &self.tap);
-        let received = inbox.receive(cx, now, |datagram| {
+        let (stats, tap, balancers) = (&mut self.socket.stats, &self.tap, &self.socket.balancers);
+        let received = inbox.receive(cx, now, |mut datagram, way| {
+            if let (Some(way), Some(balancers)) = (way, balancers) {
+                datagram.local = Some(balancers.intern(way));
+            }
             stats.sibling_received += 1;
             stats.sibling_payloads += datagram.payload.len().div_ceil(datagram.segment_size) as u64;
-            tap.received(&datagram);
+            tap.received(&datagram, balancers.as_ref());
             state.endpoint.handle_datagram(now, datagram);
         });
         received.unwrap_or_else(|error| {
@@ -258,9 +285,9 @@ impl Future for Driver {
             && state.endpoint.may_rebind()
             && let Some((socket, local)) = state.replacement.take()
         {
-            let stats = this.socket.stats;
+            let (stats, balancers) = (this.socket.stats, this.socket.balancers.take());
             this.socket = socket;
-            this.socket.stats = stats;
+            (this.socket.stats, this.socket.balancers) = (stats, balancers);
             state.endpoint.rebind(shared.clock.now(), local);
         }
         let mut again = std::mem::take(&mut this.deferred) && this.transmit(cx, &mut state);

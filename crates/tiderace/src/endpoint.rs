@@ -13,15 +13,16 @@ use std::{
 
 use transport::{
     AttemptLog, ClientConfig, EndpointConfig, EndpointStats, GenerationIds, Handle, IdGeneration, RetryPolicy,
-    ServerConfig, memory::ProcessBudget, ring::KeyRing,
+    RoutableConfig, RoutableIds, ServerConfig, memory::ProcessBudget, ring::KeyRing,
 };
 use units::Seed;
 
 use crate::{
     clock::Clock,
     connection::{Connecting, Connection},
-    driver::Driver,
+    driver::{Driver, Parts},
     error::ConnectError,
+    load_balancers::LoadBalancers,
     shards::{self, ShardLink, Shards},
     shared::{Shared, State},
     socket::{Socket, SocketStats},
@@ -54,6 +55,11 @@ pub struct EndpointOptions {
     /// Generation of this process, which stands in connection IDs, in place of those in `config`. Processes that take over each
     /// other's sockets need it.
     pub generation: Option<IdGeneration>,
+    /// Load balancers by whose server ID in connection IDs packets find this machine, in place of the layout in `config`. The nonce
+    /// has `generation`.
+    pub routable: Option<RoutableConfig>,
+    /// Load balancers that name clients in a PROXY protocol header. Endpoints may share it.
+    pub load_balancers: Option<LoadBalancers>,
     /// Memory that all connections of the process may hold together, in place of that in `config`. Endpoints share it.
     pub memory: Option<ProcessBudget>,
     /// Place of TLS work.
@@ -92,7 +98,7 @@ impl Endpoint {
             return Self::on_socket(UdpSocket::bind(address)?, options);
         }
         let config = config_of(&mut options)?;
-        let sockets = shards::sockets(address, options.shards, &config)?;
+        let sockets = shards::sockets(address, options.shards, &config, options.load_balancers.is_some())?;
         Self::assemble(sockets, config, options, true)
     }
 
@@ -136,7 +142,7 @@ impl Endpoint {
         options: EndpointOptions,
         reading: bool,
     ) -> io::Result<Self> {
-        let EndpointOptions { server, handshakes, runtimes, tap, attempts, generation, .. } = options;
+        let EndpointOptions { server, handshakes, runtimes, tap, attempts, generation, load_balancers, .. } = options;
         let copies = if generation.is_some() { &sockets[..] } else { &[] };
         let copies = copies.iter().map(UdpSocket::try_clone).collect::<io::Result<_>>()?;
         let tap = MaybeTap(tap);
@@ -162,15 +168,17 @@ impl Endpoint {
             let shared = Shared::new(shard, clock, endpoint);
             shared.lock().reading = reading;
             this.shards.push(shared.clone());
+            let (balancers, tap) = (load_balancers.clone(), tap.clone());
+            let parts = |shards| Parts { tls, shards, balancers, tap };
             match (links.next(), runtimes.get(usize::from(shard))) {
                 (link, Some(runtime)) => {
                     let _inside = runtime.enter();
-                    runtime.spawn(Driver::new(shared, Socket::new(socket)?, tls, link, tap.clone()));
+                    runtime.spawn(Driver::new(shared, Socket::new(socket)?, parts(link)));
                 }
                 (None, None) => {
-                    tokio::spawn(Driver::new(shared, Socket::new(socket)?, tls, None, tap.clone()));
+                    tokio::spawn(Driver::new(shared, Socket::new(socket)?, parts(None)));
                 }
-                (Some(link), None) => on_thread(shared, socket, tls, link, tap.clone())?,
+                (Some(link), None) => on_thread(shared, socket, parts(Some(link)))?,
             }
         }
         Ok(this)
@@ -367,18 +375,12 @@ impl Drop for Endpoint {
 }
 
 /// Drives a shard on a thread of its own until its last connection is over.
-fn on_thread(
-    shared: Arc<Shared>,
-    socket: UdpSocket,
-    tls: Option<TlsLink>,
-    link: ShardLink,
-    tap: MaybeTap,
-) -> io::Result<()> {
+fn on_thread(shared: Arc<Shared>, socket: UdpSocket, parts: Parts) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let name = format!("quic-{}", shared.shard);
     let driver = {
         let _inside = runtime.enter();
-        Driver::new(shared, Socket::new(socket)?, tls, Some(link), tap)
+        Driver::new(shared, Socket::new(socket)?, parts)
     };
     std::thread::Builder::new().name(name).spawn(move || runtime.block_on(driver))?;
     Ok(())
@@ -402,7 +404,11 @@ pub(crate) fn config_of(options: &mut EndpointOptions) -> io::Result<EndpointCon
         Some(config) => config,
         None => EndpointConfig::from_seed(system_seed()?),
     };
-    if let Some(generation) = options.generation {
+    if let Some(routable) = options.routable {
+        let generation = options.generation.map_or(0, |generation| generation.number);
+        let ids = RoutableIds::new(0, generation, routable, &config.seed);
+        config.ids = Box::new(ids.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?);
+    } else if let Some(generation) = options.generation {
         config.ids = Box::new(GenerationIds::new(0, generation, &config.seed));
     }
     if let Some(ring) = options.ring.take() {

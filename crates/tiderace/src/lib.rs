@@ -49,6 +49,7 @@ mod error;
 #[cfg(target_os = "linux")]
 mod hand_over;
 mod held;
+mod load_balancers;
 mod pending;
 mod qlog;
 mod readiness;
@@ -72,6 +73,7 @@ pub use endpoint::{Endpoint, EndpointOptions, Handshakes};
 pub use error::{ConnectError, DatagramError, ReadError, ReadToEndError, ResetAtError, WriteError};
 #[cfg(target_os = "linux")]
 pub use hand_over::HandshakeId;
+pub use load_balancers::{LoadBalancers, Trust};
 pub use qlog::QlogDir;
 pub use shards::Shards;
 #[cfg(target_os = "linux")]
@@ -87,8 +89,8 @@ pub use transport;
 #[cfg(feature = "boringssl")]
 pub use transport::tls::boring_backend::{BoringClient, BoringServer};
 pub use transport::{
-    ClientConfig, CloseReason, IdGeneration, MigrateError, PreferredAddresses, Profile, RetryPolicy, ServerConfig,
-    Stats,
+    ClientConfig, CloseReason, IdGeneration, MigrateError, PreferredAddresses, Profile, RetryPolicy, RoutableConfig,
+    ServerConfig, Stats,
     fec::{DatagramFlow, FecPolicy, Protection},
     memory::{Charge, ConnectionBudget, ProcessBudget},
     ring::KeyRing,

@@ -10,6 +10,8 @@ use std::{
     os::fd::AsRawFd,
 };
 
+use wire::proxy;
+
 /// Binds `count` sockets to one address; their order is that of their numbers in the kernel's group.
 pub(crate) fn bind(address: SocketAddr, count: u8) -> io::Result<Vec<UdpSocket>> {
     let mut sockets = Vec::with_capacity(count.into());
@@ -26,37 +28,64 @@ pub(crate) fn bind(address: SocketAddr, count: u8) -> io::Result<Vec<UdpSocket>>
     Ok(sockets)
 }
 
-/// Steers datagrams to the group that `socket` is in: by the byte at `place` of connection IDs of `id_len` bytes.
-pub(crate) fn steer(socket: &UdpSocket, place: usize, id_len: usize) -> io::Result<()> {
-    let mut program = program(place, id_len).map(|(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k });
+/// Byte of connection IDs that names the shard: its index, and the length of the IDs.
+pub(crate) type ShardPlace = (usize, usize);
+
+/// Steers datagrams to the group of `count` sockets that `socket` is in: by a byte of connection IDs, if one names the shard, and by
+/// the hint of load balancers.
+pub(crate) fn steer(socket: &UdpSocket, place: Option<ShardPlace>, count: u8) -> io::Result<()> {
+    let program = program(place, count);
+    let mut program: Vec<_> =
+        program.into_iter().map(|(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k }).collect();
     let filter =
         libc::sock_fprog { len: u16::try_from(program.len()).expect("a short program"), filter: program.as_mut_ptr() };
     set_option(socket, libc::SO_ATTACH_REUSEPORT_CBPF, &filter)
 }
 
-/// Instructions as code, jump if true, jump if false, operand. The data starts with the UDP payload; the result is a
-/// socket's number, and one that does not exist leaves the choice to the hash.
-fn program(place: usize, id_len: usize) -> [(u16, u8, u8, u32); 9] {
+/// Instruction as code, jump if true, jump if false, operand.
+type Instruction = (u16, u8, u8, u32);
+
+/// Program of instructions. The data starts with the UDP payload; the result is a socket's number, and one that does not exist
+/// leaves the choice to the hash.
+fn program(place: Option<ShardPlace>, count: u8) -> Vec<Instruction> {
     const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
     const IF_ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
     const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const REMAINDER: u16 = (libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K) as u16;
     const RETURN_LOADED: u16 = (libc::BPF_RET | libc::BPF_A) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    let place = u32::try_from(place).expect("an ID has at most 20 bytes");
-    let id_len = u32::try_from(id_len).expect("an ID has at most 20 bytes");
-    // RFC 8999 §5: the highest bit tells long headers from short ones; the destination ID follows the first byte of a
-    // short header, and in a long one the version and its own length.
-    [
+    let byte = |at: usize| u32::try_from(at).expect("an index in a header");
+    let [len4, len6] = proxy::HINTED_LENGTHS.map(u32::from);
+    let [hint4, hint6] = proxy::HINT_PLACES.map(byte);
+    let mut program = vec![
         (LOAD_BYTE, 0, 0, 0),
-        (IF_ANY_BIT, 2, 0, 0x80),
-        (LOAD_BYTE, 0, 0, 1 + place),
+        (IF_EQUAL, 0, 8, proxy::FIRST_BYTE.into()),
+        // The header of a load balancer: where the hint is follows from its length.
+        (LOAD_BYTE, 0, 0, 15),
+        (IF_EQUAL, 0, 2, len4),
+        (LOAD_BYTE, 0, 0, hint4),
+        (IF_EQUAL, 2, 2, 0),
+        (IF_EQUAL, 0, if place.is_some() { 11 } else { 3 }, len6),
+        (LOAD_BYTE, 0, 0, hint6),
+        (REMAINDER, 0, 0, count.into()),
         (RETURN_LOADED, 0, 0, 0),
-        (LOAD_BYTE, 0, 0, 5),
-        (IF_EQUAL, 0, 2, id_len),
-        (LOAD_BYTE, 0, 0, 6 + place),
-        (RETURN_LOADED, 0, 0, 0),
-        (RETURN, 0, 0, u32::MAX),
-    ]
+    ];
+    if let Some((place, id_len)) = place {
+        // RFC 8999 §5: the highest bit tells long headers from short ones; the destination ID follows the first byte of a
+        // short header, and in a long one the version and its own length.
+        program.extend([
+            (LOAD_BYTE, 0, 0, 0),
+            (IF_ANY_BIT, 2, 0, 0x80),
+            (LOAD_BYTE, 0, 0, byte(1 + place)),
+            (RETURN_LOADED, 0, 0, 0),
+            (LOAD_BYTE, 0, 0, 5),
+            (IF_EQUAL, 0, 2, byte(id_len)),
+            (LOAD_BYTE, 0, 0, byte(6 + place)),
+            (RETURN_LOADED, 0, 0, 0),
+        ]);
+    }
+    program.push((RETURN, 0, 0, u32::MAX));
+    program
 }
 
 #[expect(unsafe_code, reason = "these options have no safe wrapper")]
@@ -75,7 +104,7 @@ mod tests {
     use super::*;
 
     /// Runs the program as the kernel would.
-    fn run(program: &[(u16, u8, u8, u32)], payload: &[u8]) -> u32 {
+    fn run(program: &[Instruction], payload: &[u8]) -> u32 {
         let (mut at, mut loaded) = (0, 0);
         loop {
             let (code, jt, jf, k) = program[at];
@@ -87,6 +116,7 @@ mod tests {
                 },
                 0x45 => at += usize::from(if loaded & k != 0 { jt } else { jf }),
                 0x15 => at += usize::from(if loaded == k { jt } else { jf }),
+                0x94 => loaded %= k,
                 0x16 => return loaded,
                 0x06 => return k,
                 _ => panic!("code {code:#x}"),
@@ -96,7 +126,7 @@ mod tests {
 
     #[test]
     fn the_program_finds_the_shard_in_both_kinds_of_headers() {
-        let program = program(0, 8);
+        let program = program(Some((0, 8)), 4);
         let short = [0x40, 3, 9, 9, 9, 9, 9, 9, 9, 1, 2, 3];
         assert_eq!(run(&program, &short), 3);
         let long = |len: u8| {
@@ -111,10 +141,34 @@ mod tests {
         }
     }
 
+    /// A datagram of a load balancer with this hint.
+    fn proxied(client: &str, hint: Option<u8>) -> Vec<u8> {
+        let header = wire::ProxyHeader { client: client.parse().unwrap(), server: client.parse().unwrap(), hint };
+        let mut bytes = [0; wire::ProxyHeader::MAX_LEN];
+        let len = header.encode(&mut bytes);
+        [&bytes[..len], &[0x40; 30]].concat()
+    }
+
+    #[test]
+    fn the_program_finds_the_hint_of_a_load_balancer() {
+        for place in [None, Some((0, 8))] {
+            let program = program(place, 3);
+            for client in ["192.0.2.1:1", "[2001:db8::1]:1"] {
+                for hint in [0, 1, 2, 3, 200, 255] {
+                    assert_eq!(run(&program, &proxied(client, Some(hint))), u32::from(hint % 3), "{client} {hint}");
+                }
+                assert_eq!(run(&program, &proxied(client, None)), u32::MAX);
+            }
+            if place.is_none() {
+                assert_eq!(run(&program, &[0x40; 30]), u32::MAX, "nothing is in the clear");
+            }
+        }
+    }
+
     #[test]
     fn the_kernel_takes_the_program() {
         let sockets = bind("127.0.0.1:0".parse().unwrap(), 3).unwrap();
-        steer(&sockets[0], 0, 8).unwrap();
+        steer(&sockets[0], Some((0, 8)), 3).unwrap();
         let to = sockets[0].local_addr().unwrap();
         for shard in 0..3u8 {
             // Each time from another port.
@@ -123,6 +177,8 @@ mod tests {
             let mut buffer = [0; 100];
             assert_eq!(sockets[usize::from(shard)].recv(&mut buffer).unwrap(), 9);
             assert_eq!(buffer[1], shard);
+            from.send_to(&proxied("192.0.2.1:1", Some(shard + 3)), to).unwrap();
+            assert_eq!(sockets[usize::from(shard)].recv(&mut buffer).unwrap(), 62);
         }
     }
 }

@@ -11,6 +11,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use bytes::BytesMut;
 use tokio::sync::mpsc;
 use transport::{Datagram, Endpoint, EndpointConfig};
 
@@ -76,19 +77,27 @@ pub(crate) fn configs(config: EndpointConfig, count: u8) -> io::Result<Vec<Endpo
 
 /// The sockets of all shards, and the kernel told how to choose among them.
 #[cfg(target_os = "linux")]
-pub(crate) fn sockets(address: SocketAddr, shards: Shards, config: &EndpointConfig) -> io::Result<Vec<UdpSocket>> {
+pub(crate) fn sockets(
+    address: SocketAddr,
+    shards: Shards,
+    config: &EndpointConfig,
+    has_balancers: bool,
+) -> io::Result<Vec<UdpSocket>> {
     let sockets = crate::reuseport::bind(address, shards.count.get())?;
     if shards.steered {
-        match config.ids.shard_place() {
-            Some(place) => crate::reuseport::steer(&sockets[0], place, config.ids.len())?,
-            None => tracing::warn!("connection IDs do not show the shard: datagrams are handed over between shards"),
+        let place = config.ids.shard_place().map(|place| (place, config.ids.len()));
+        if place.is_some() || has_balancers {
+            crate::reuseport::steer(&sockets[0], place, shards.count.get())?;
+        }
+        if place.is_none() {
+            tracing::info!("connection IDs do not show the shard: datagrams of clients are handed over between shards");
         }
     }
     Ok(sockets)
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn sockets(_: SocketAddr, _: Shards, _: &EndpointConfig) -> io::Result<Vec<UdpSocket>> {
+pub(crate) fn sockets(_: SocketAddr, _: Shards, _: &EndpointConfig, _: bool) -> io::Result<Vec<UdpSocket>> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "several shards need SO_REUSEPORT as Linux has it"))
 }
 
@@ -120,6 +129,19 @@ impl ShardLink {
             }
         }
         true
+    }
+
+    /// The shard of a hint, where it is not `own`.
+    pub(crate) fn other(&self, hint: u8, own: u8) -> Option<usize> {
+        let shard = usize::from(hint) % self.inboxes.len();
+        (shard != usize::from(own)).then_some(shard)
+    }
+
+    /// Hands a datagram to a shard. `false` when it finds no room.
+    pub(crate) fn send(&self, shard: usize, datagram: Datagram) -> bool {
+        // A queue of them must not keep buffers in memory that they do not fill.
+        let payload = BytesMut::from(&datagram.payload[..]);
+        self.inboxes.get(shard).is_some_and(|inbox| inbox.try_send(Datagram { payload, ..datagram }).is_ok())
     }
 
     /// Hands misrouted datagrams to their shards; returns how many found no room.

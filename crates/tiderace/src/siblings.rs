@@ -19,10 +19,16 @@ use tokio::io::ReadBuf;
 use transport::{Datagram, Ecn, SiblingShard};
 use units::Instant;
 
+use crate::load_balancers::WayBack;
+
 /// Bytes in front of the payloads.
 const HEADER: usize = 44;
-/// The most that a read of the socket returns, with the header.
-const LARGEST: usize = HEADER + 65_535;
+/// Bytes behind these, where answers go back through a load balancer.
+const WAY_BACK: usize = 56;
+/// Flag of the header: a way back follows.
+const HAS_WAY_BACK: u8 = 1 << 5;
+/// The most that a read of the socket returns, with what is in front.
+const LARGEST: usize = HEADER + WAY_BACK + 65_535;
 /// Bytes that may wait for a process, on each shard, as the kernel counts them.
 const ROOM: usize = 2 << 20;
 /// Reads taken over before the shard's own socket gets its turn.
@@ -57,11 +63,16 @@ impl Links {
     }
 
     /// Hands a read to its process, without waiting.
-    pub(crate) fn send(&self, to: SiblingShard, datagram: &Datagram) -> Handed {
+    pub(crate) fn send(&self, to: SiblingShard, datagram: &Datagram, way: Option<&WayBack>) -> Handed {
         let socket = self.0.get(&to.generation).and_then(|sibling| sibling.shards.get(usize::from(to.shard)));
         let Some(socket) = socket else { return Handed::Gone };
-        let header = encode(datagram);
-        let parts = [IoSlice::new(&header), IoSlice::new(&datagram.payload)];
+        let mut header = encode(datagram);
+        let way = way.map(|way| {
+            header[0] |= HAS_WAY_BACK;
+            encode_way_back(way)
+        });
+        let way = way.as_ref().map_or(&[][..], |way| way);
+        let parts = [IoSlice::new(&header), IoSlice::new(way), IoSlice::new(&datagram.payload)];
         match SockRef::from(socket).send_vectored(&parts) {
             Ok(_) => Handed::Over,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Handed::NoRoom,
@@ -92,13 +103,13 @@ impl Inbox {
         Ok(Self { socket: tokio::net::UnixDatagram::from_std(socket)?, buffer: vec![0; LARGEST].into() })
     }
 
-    /// Takes what the reading process has handed over. `Ok(true)` when there may be more; otherwise the next one wakes the task
+    /// Takes what the reading process has handed over, with the way back where that leads through a load balancer. `Ok(true)` when there may be more; otherwise the next one wakes the task
     /// of `cx`.
     pub(crate) fn receive(
         &mut self,
         cx: &mut Context<'_>,
         now: Instant,
-        mut take: impl FnMut(Datagram),
+        mut take: impl FnMut(Datagram, Option<WayBack>),
     ) -> io::Result<bool> {
         for _ in 0..TAKEN_PER_PASS {
             let mut buffer = ReadBuf::new(&mut self.buffer);
@@ -107,8 +118,8 @@ impl Inbox {
                 Poll::Ready(Err(error)) => return Err(error),
                 Poll::Ready(Ok(())) => {}
             }
-            if let Some(datagram) = decode(buffer.filled(), now) {
-                take(datagram);
+            if let Some((datagram, way)) = decode(buffer.filled(), now) {
+                take(datagram, way);
             }
         }
         Ok(true)
@@ -122,7 +133,14 @@ fn ip_bytes(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Flags: ECN in two bits, then whether the remote address is one of IPv4, whether there is a local one, and whether that is.
+/// IP address with a flag that says whether it is one of IPv4.
+fn ip_from(bytes: &[u8], is_v4: bool) -> IpAddr {
+    let ip = Ipv6Addr::from(<[u8; 16]>::try_from(bytes).expect("sixteen bytes"));
+    if is_v4 { IpAddr::V4(ip.to_ipv4_mapped().unwrap_or(Ipv4Addr::UNSPECIFIED)) } else { IpAddr::V6(ip) }
+}
+
+/// Flags: ECN in two bits, then whether the remote address is one of IPv4, whether there is a local one, and whether that is;
+/// whether a way back follows.
 fn encode(datagram: &Datagram) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     let scope = if let SocketAddr::V6(v6) = datagram.remote { v6.scope_id() } else { 0 };
@@ -146,16 +164,42 @@ fn encode(datagram: &Datagram) -> [u8; HEADER] {
     header
 }
 
-fn decode(message: &[u8], now: Instant) -> Option<Datagram> {
-    let (header, payload) = message.split_first_chunk::<HEADER>()?;
+/// Flags: whether the load balancer's address, that of the server and the own one are of IPv4, and whether there is an own one.
+fn encode_way_back(way: &WayBack) -> [u8; WAY_BACK] {
+    let mut out = [0; WAY_BACK];
+    out[0] = u8::from(way.balancer.is_ipv4())
+        | u8::from(way.server.is_ipv4()) << 1
+        | u8::from(way.own.is_some_and(|ip| ip.is_ipv4())) << 2
+        | u8::from(way.own.is_some()) << 3;
+    out[2..4].copy_from_slice(&way.balancer.port().to_be_bytes());
+    out[4..20].copy_from_slice(&ip_bytes(way.balancer.ip()));
+    out[20..22].copy_from_slice(&way.server.port().to_be_bytes());
+    out[22..38].copy_from_slice(&ip_bytes(way.server.ip()));
+    out[38..54].copy_from_slice(&way.own.map_or([0; 16], ip_bytes));
+    out
+}
+
+fn decode_way_back(bytes: &[u8; WAY_BACK]) -> WayBack {
+    let has = |bit: u8| bytes[0] & 1 << bit != 0;
+    let port = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+    WayBack {
+        balancer: (ip_from(&bytes[4..20], has(0)), port(2)).into(),
+        server: (ip_from(&bytes[22..38], has(1)), port(20)).into(),
+        own: has(3).then(|| ip_from(&bytes[38..54], has(2))),
+    }
+}
+
+fn decode(message: &[u8], now: Instant) -> Option<(Datagram, Option<WayBack>)> {
+    let (header, mut payload) = message.split_first_chunk::<HEADER>()?;
     let flags = header[0];
-    let ip = |at: usize, is_v4: bool| {
-        let ip = Ipv6Addr::from(<[u8; 16]>::try_from(&header[at..at + 16]).expect("sixteen bytes"));
-        if is_v4 { IpAddr::V4(ip.to_ipv4_mapped().unwrap_or(Ipv4Addr::UNSPECIFIED)) } else { IpAddr::V6(ip) }
-    };
+    let mut way = None;
+    if flags & HAS_WAY_BACK != 0 {
+        let (bytes, rest) = payload.split_first_chunk::<WAY_BACK>()?;
+        (way, payload) = (Some(decode_way_back(bytes)), rest);
+    }
     let word = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().expect("four bytes"));
     let port = u16::from_be_bytes([header[2], header[3]]);
-    let remote = match ip(8, flags & 4 != 0) {
+    let remote = match ip_from(&header[8..24], flags & 4 != 0) {
         IpAddr::V4(ip) => (ip, port).into(),
         IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, word(4)).into(),
     };
@@ -163,14 +207,15 @@ fn decode(message: &[u8], now: Instant) -> Option<Datagram> {
     if payload.is_empty() || segment_size == 0 {
         return None;
     }
-    Some(Datagram {
+    let datagram = Datagram {
         remote,
-        local: (flags & 8 != 0).then(|| ip(24, flags & 16 != 0)),
+        local: (flags & 8 != 0).then(|| ip_from(&header[24..40], flags & 16 != 0)),
         ecn: [None, Some(Ecn::Ect1), Some(Ecn::Ect0), Some(Ecn::Ce)][usize::from(flags & 3)],
         received_at: now,
         segment_size,
         payload: BytesMut::from(payload),
-    })
+    };
+    Some((datagram, way))
 }
 
 #[cfg(test)]
@@ -200,7 +245,8 @@ mod tests {
                 let sent = datagram(remote, local, ecn);
                 let mut message = encode(&sent).to_vec();
                 message.extend_from_slice(&sent.payload);
-                let got = decode(&message, Instant::from_millis(5)).unwrap();
+                let (got, way) = decode(&message, Instant::from_millis(5)).unwrap();
+                assert_eq!(way, None);
                 assert_eq!((got.remote, got.local, got.ecn), (sent.remote, sent.local, sent.ecn));
                 assert_eq!((got.segment_size, got.payload), (1_200, sent.payload));
                 for len in 0..=HEADER {
@@ -211,20 +257,43 @@ mod tests {
     }
 
     #[test]
+    fn the_way_back_through_a_load_balancer_goes_with_it() {
+        for (balancer, own, server) in [
+            ("192.0.2.9:7000", Some("192.0.2.1"), "203.0.113.1:443"),
+            ("[2001:db8::9]:7000", Some("2001:db8::1"), "203.0.113.1:443"),
+            ("192.0.2.9:1", None, "[2001:db8::2]:443"),
+        ] {
+            let own = own.map(|ip| ip.parse().unwrap());
+            let way = WayBack { balancer: balancer.parse().unwrap(), own, server: server.parse().unwrap() };
+            let (sender, receiver) = pair().unwrap();
+            let links = Links::new(&[Arc::new(Sibling { generation: 9, shards: vec![sender] })]);
+            let sent = datagram("192.0.2.1:1", Some("100::5"), None);
+            assert_eq!(links.send(SiblingShard { generation: 9, shard: 0 }, &sent, Some(&way)), Handed::Over);
+            let mut buffer = vec![0; LARGEST];
+            let len = receiver.recv(&mut buffer).unwrap();
+            let (got, back) = decode(&buffer[..len], Instant::ZERO).unwrap();
+            assert_eq!((got.payload, back), (sent.payload, Some(way)));
+            for cut in 0..=HEADER + WAY_BACK {
+                assert!(decode(&buffer[..cut], Instant::ZERO).is_none(), "{cut} bytes");
+            }
+        }
+    }
+
+    #[test]
     fn a_process_that_does_not_read_or_is_gone_delays_nobody() {
         let (sender, receiver) = pair().unwrap();
         let links = Links::new(&[Arc::new(Sibling { generation: 9, shards: vec![sender] })]);
         let to = SiblingShard { generation: 9, shard: 0 };
         let datagram = datagram("192.0.2.1:1", None, None);
-        let taken = (0..100_000).take_while(|_| links.send(to, &datagram) == Handed::Over).count();
+        let taken = (0..100_000).take_while(|_| links.send(to, &datagram, None) == Handed::Over).count();
         assert!((16..10_000).contains(&taken), "{taken} reads wait");
-        assert_eq!(links.send(to, &datagram), Handed::NoRoom);
-        assert_eq!(links.send(SiblingShard { shard: 1, ..to }, &datagram), Handed::Gone);
-        assert_eq!(links.send(SiblingShard { generation: 8, ..to }, &datagram), Handed::Gone);
+        assert_eq!(links.send(to, &datagram, None), Handed::NoRoom);
+        assert_eq!(links.send(SiblingShard { shard: 1, ..to }, &datagram, None), Handed::Gone);
+        assert_eq!(links.send(SiblingShard { generation: 8, ..to }, &datagram, None), Handed::Gone);
         let mut buffer = vec![0; LARGEST];
         receiver.recv(&mut buffer).unwrap();
-        assert_eq!(links.send(to, &datagram), Handed::Over, "there is room again");
+        assert_eq!(links.send(to, &datagram, None), Handed::Over, "there is room again");
         drop(receiver);
-        assert_eq!(links.send(to, &datagram), Handed::Gone);
+        assert_eq!(links.send(to, &datagram, None), Handed::Gone);
     }
 }

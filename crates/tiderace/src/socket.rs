@@ -8,8 +8,9 @@ use std::{
 use quinn_udp::{EcnCodepoint, RecvMeta, UdpSockRef, UdpSocketState};
 use transport::{Datagram, Ecn, Transmit};
 use units::Instant;
+use wire::ProxyHeader;
 
-use crate::{buffers::ReceiveBuffers, clock::Clock, readiness::Watched};
+use crate::{buffers::ReceiveBuffers, clock::Clock, load_balancers::LoadBalancers, readiness::Watched};
 
 /// Reads per system call at most.
 const BATCH: usize = 4;
@@ -39,6 +40,8 @@ pub struct SocketStats {
     pub sibling_received: u64,
     /// Payloads in the reads that were taken over.
     pub sibling_payloads: u64,
+    /// Payloads with the header of a load balancer that is not believed, or with a broken one.
+    pub proxied_dropped: u64,
 }
 
 impl std::ops::AddAssign for SocketStats {
@@ -52,6 +55,7 @@ impl std::ops::AddAssign for SocketStats {
         self.sibling_gone += other.sibling_gone;
         self.sibling_received += other.sibling_received;
         self.sibling_payloads += other.sibling_payloads;
+        self.proxied_dropped += other.proxied_dropped;
     }
 }
 
@@ -60,6 +64,10 @@ pub(crate) struct Socket {
     watched: Watched,
     state: UdpSocketState,
     buffers: ReceiveBuffers,
+    /// Load balancers that name clients.
+    pub(crate) balancers: Option<LoadBalancers>,
+    /// Payloads with the headers for a load balancer.
+    wrapped: Vec<u8>,
     pub(crate) stats: SocketStats,
 }
 
@@ -75,7 +83,8 @@ impl Socket {
         // RFC 9000 §14 MUST-1: Don't Fragment is set in IPv4 where possible
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         let watched = Watched::new(socket)?;
-        Ok(Self { watched, state, buffers: ReceiveBuffers::default(), stats: SocketStats::default() })
+        let (buffers, stats) = (ReceiveBuffers::default(), SocketStats::default());
+        Ok(Self { watched, state, buffers, balancers: None, wrapped: Vec::new(), stats })
     }
 
     /// Lets another process read the socket, or reads it again; must be called within a tokio runtime.
@@ -95,13 +104,13 @@ impl Socket {
         self.watched.poll_writable(cx)
     }
 
-    /// One system call if there is something; hands each read to `take`. Returns the number of bytes. Otherwise the task
-    /// is woken when there is.
+    /// One system call if there is something; hands each read to `take`, with the hint of a load balancer. Returns the number of
+    /// bytes. Otherwise the task is woken when there is.
     pub(crate) fn poll_recv(
         &mut self,
         cx: &mut Context<'_>,
         clock: &Clock,
-        mut take: impl FnMut(Instant, Datagram),
+        mut take: impl FnMut(Instant, Datagram, Option<u8>),
     ) -> Poll<io::Result<usize>> {
         let mut metas = [RecvMeta::default(); BATCH];
         let (state, buffers) = (&self.state, &mut self.buffers);
@@ -132,13 +141,24 @@ impl Socket {
                 segment_size: meta.stride,
                 payload,
             };
-            take(now, datagram);
+            match &self.balancers {
+                Some(balancers) if ProxyHeader::begins(&datagram.payload) => {
+                    let dropped = balancers.unwrap(datagram, |part, hint| take(now, part, hint));
+                    self.stats.proxied_dropped += dropped;
+                }
+                _ => take(now, datagram, None),
+            }
         }
         Poll::Ready(Ok(bytes))
     }
 
     /// One system call.
     pub(crate) fn try_send(&mut self, transmit: &Transmit, payload: &[u8]) -> io::Result<()> {
+        let wrapped = self.balancers.as_ref().and_then(|all| all.wrap(transmit, payload, &mut self.wrapped));
+        let (transmit, payload) = match &wrapped {
+            Some(wrapped) => (wrapped, &self.wrapped[..]),
+            None => (transmit, payload),
+        };
         let out = quinn_udp::Transmit {
             destination: transmit.remote,
             ecn: transmit.ecn.map(to_codepoint),

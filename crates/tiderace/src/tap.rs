@@ -8,6 +8,8 @@ use std::{
 use transport::{Datagram, Ecn, Transmit};
 use units::Instant;
 
+use crate::load_balancers::LoadBalancers;
+
 /// UDP payloads that one system call has carried.
 #[derive(Clone, Copy, Debug)]
 pub struct Tapped<'a> {
@@ -44,6 +46,11 @@ pub trait Tap: Send + Sync {
     fn pass(&self, tapped: &Tapped<'_>);
 }
 
+/// The address of this end, as clients of load balancers see it.
+fn shown(local: Option<IpAddr>, balancers: Option<&LoadBalancers>) -> Option<IpAddr> {
+    balancers.and_then(|balancers| balancers.way_back(local)).map(|way| way.server.ip()).or(local)
+}
+
 /// Tap that may be absent.
 #[derive(Clone, Default)]
 pub(crate) struct MaybeTap(pub(crate) Option<Arc<dyn Tap>>);
@@ -55,12 +62,12 @@ impl MaybeTap {
     }
 
     #[inline]
-    pub(crate) fn received(&self, datagram: &Datagram) {
+    pub(crate) fn received(&self, datagram: &Datagram, balancers: Option<&LoadBalancers>) {
         if let Some(tap) = self.open() {
             tap.pass(&Tapped {
                 at: datagram.received_at,
                 sent: false,
-                local: datagram.local,
+                local: shown(datagram.local, balancers),
                 remote: datagram.remote,
                 ecn: datagram.ecn,
                 segment_size: datagram.segment_size,
@@ -70,12 +77,18 @@ impl MaybeTap {
     }
 
     #[inline]
-    pub(crate) fn sent(&self, at: impl FnOnce() -> Instant, transmit: &Transmit, buffer: &[u8]) {
+    pub(crate) fn sent(
+        &self,
+        at: impl FnOnce() -> Instant,
+        transmit: &Transmit,
+        buffer: &[u8],
+        balancers: Option<&LoadBalancers>,
+    ) {
         if let Some(tap) = self.open() {
             tap.pass(&Tapped {
                 at: at(),
                 sent: true,
-                local: transmit.local,
+                local: shown(transmit.local, balancers),
                 remote: transmit.remote,
                 ecn: transmit.ecn,
                 segment_size: transmit.segment_size,
