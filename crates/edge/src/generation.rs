@@ -9,7 +9,7 @@ use std::{
 };
 
 use tiderace::{
-    IdGeneration, KeyRing, ProcessBudget,
+    IdGeneration, KeyRing, LoadBalancers, ProcessBudget, RoutableConfig,
     transport::ring::{RingKey, StrikeRegister},
 };
 use tokio::sync::{Semaphore, watch};
@@ -28,6 +28,7 @@ use crate::{
     masque::{Clients, Listeners, Proxy},
     memory::Memory,
     metrics::{Metrics, ReasonLabel},
+    network::Network,
     observe::{AccessLog, Books, Logs},
     offers::Offers,
     password::{BasicAuth, Hashing},
@@ -115,6 +116,10 @@ pub(crate) struct Shared {
 pub(crate) struct PersistentState {
     /// Generation of the process, in its connection IDs.
     pub(crate) id_generation: IdGeneration,
+    /// Connection IDs by which load balancers find this machine.
+    pub(crate) routable: Option<RoutableConfig>,
+    /// Load balancers that are believed.
+    pub(crate) load_balancers: LoadBalancers,
     pub(crate) ring: KeyRing,
     pub(crate) strikes: Arc<Strikes>,
     /// Draws which connections get a policy that only a share gets.
@@ -147,6 +152,8 @@ impl PersistentState {
         let hashing = Hashing::new(memory.process()).ok_or(keys::KeysError::NoRandomness)?;
         Ok(Self {
             id_generation,
+            routable: None,
+            load_balancers: LoadBalancers::default(),
             ring,
             strikes: Arc::new(Strikes::new()),
             lots: RandomState::new(),
@@ -316,6 +323,8 @@ impl Generation {
             persistent.strikes.replace(register.clone(), self.config.keys.strikes.is_empty());
         }
         persistent.files.set_capacity(self.config.files.memory.0);
+        let networks = Network::all(&self.config.load_balancer.networks);
+        persistent.load_balancers.set_trust(Arc::new(move |ip| networks.iter().any(|network| network.has(ip))));
     }
 }
 

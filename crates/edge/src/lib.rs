@@ -8,7 +8,7 @@
 //! `gateway` takes the request of a `peer`, which may be a proxy that `forwarded` believes; the request's `path` gets the one form that is compared and sent, through `route`, and `guard` with `rate`s and `password`s, to `upstream` or `files`, which keeps what is asked for often; `fields` is what of a message goes on from one connection to the next, `body` its
 //! content, and `ending` why a request ended; `stream` carries `stream_halves` of other protocols to their `stream_target` over a `tcp_back_end`, `qmux` where
 //! they come over TCP; `masque` tunnels UDP and TCP to targets that clients name, and `sessions` has those of WebTransport; an `activity` says how long a tunnel has been silent;
-//! [`keys`] is what several gateways share; `folder` is where nobody else writes; `capture` shows single connections to operators; `observe` writes the access log and the figures of
+//! [`keys`] is what several gateways share, and [`balance`] what stands in front of them; `folder` is where nobody else writes; `capture` shows single connections to operators; `observe` writes the access log and the figures of
 //! [`metrics`]; [`admin`] is how an operator talks to it.
 //!
 //! Everything that a configuration decides hangs on a *generation*. A reload builds the next one beside the one that is in
@@ -22,6 +22,7 @@ mod acme;
 mod activity;
 pub mod admin;
 mod admission;
+pub mod balance;
 mod body;
 mod capture;
 mod certificate;

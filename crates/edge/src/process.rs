@@ -33,7 +33,7 @@ use crate::{
     services::Services,
     setup::SetupError,
     tls,
-    upgrade::{HandOver, Siblings, TakenOver, UpgradeError},
+    upgrade::{HandOver, Siblings, TakenOver, UpgradeError, describe},
     worker::Workers,
 };
 
@@ -76,6 +76,9 @@ pub enum ProcessError {
     /// Another part of the configuration cannot be set up.
     #[error("{0}")]
     Setup(#[from] SetupError),
+    /// Connection IDs would have another form, and nobody would find those that there are.
+    #[error("the connection IDs of `[load-balancer]` stay what they were at the start")]
+    Routable,
     /// The process cannot take over from another one, or has handed over itself.
     #[error("{0}")]
     Upgrade(#[from] UpgradeError),
@@ -97,6 +100,9 @@ impl ProcessError {
                 _ => None,
             },
             Self::Upgrade(error) => error.hint(),
+            Self::Routable => {
+                Some("drain this machine at the load balancers, restart its service, and let it serve again".to_owned())
+            }
             Self::Workers(_) | Self::Keys(_) | Self::AdminSocket { .. } | Self::Interrupted(_) | Self::Setup(_) => None,
         }
     }
@@ -167,10 +173,17 @@ impl Process {
         let workers = workers.map_err(ProcessError::Workers)?;
         let metrics = Arc::new(Metrics::default());
         let memory = config.limits.memory.0;
-        let persistent = match &taken {
+        let routable = config.load_balancer.routable().map_err(SetupError::from)?;
+        if let Some(taken) = &taken
+            && taken.routable != describe(routable.as_ref())
+        {
+            return Err(ProcessError::Routable);
+        }
+        let mut persistent = match &taken {
             Some(taken) => PersistentState::with(taken.ring.clone(), taken.id_generation, memory),
             None => PersistentState::new(memory),
         }?;
+        persistent.routable = routable;
         let (number, configuration) = taken.as_ref().map_or((1, 1), |taken| (taken.process, taken.configuration));
         metrics.upgrade.process.set(number.cast_signed());
         let first = Generation::build(config, configuration, None, &persistent, &workers, &metrics)?;
@@ -266,6 +279,9 @@ impl Process {
         }
         let before = self.shared.current();
         let persistent = &self.shared.persistent;
+        if config.load_balancer.routable().map_err(SetupError::from)? != persistent.routable {
+            return Err(ProcessError::Routable);
+        }
         let next = Generation::build(
             config,
             before.number + 1,

@@ -6,6 +6,7 @@ use h3_quic::connect_udp::TemplateError;
 
 use crate::{
     access::TokensError,
+    balance::KeyFileError,
     certificate::CertificateError,
     keys::{KeysError, RegisterError},
     password::PasswordsError,
@@ -65,6 +66,9 @@ pub enum SetupError {
     /// Unusable URI template of a proxy.
     #[error("{0}")]
     Template(#[from] TemplateError),
+    /// Unusable key of connection IDs.
+    #[error("{0}")]
+    ConnectionIdKey(#[from] KeyFileError),
     /// Address of the metrics that is none.
     #[error("{0}")]
     MetricsAddress(String),

@@ -10,7 +10,7 @@ use http::Uri;
 use tiderace::transport::{ack_frequency::AckFrequency, fec::FecPolicy};
 
 use super::{
-    Acme, BackEndTls, Balance, Config, Many, Policy, Protocol, Route, Stream, clients, examine, proxy,
+    Acme, BackEndTls, Balance, Config, Many, Policy, Protocol, Route, Stream, clients, examine, machine, proxy,
     read::{
         ConfigCause, Fault,
         Step::{Key, Number},
@@ -86,6 +86,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
             .hint("[admin] with socket = \"edge.sock\""));
     }
     clients::check(config)?;
+    machine::check(config)?;
     let limits = &config.limits;
     if limits.connections == 0 || limits.requests_per_connection == 0 || limits.back_end_requests == 0 {
         return Err(Fault::new(&[Key("limits")], "a limit of 0 serves nobody; expected at least 1"));
@@ -429,6 +430,7 @@ impl Config {
             &mut self.key,
             &mut self.admin.socket,
             &mut self.keys.file,
+            &mut self.load_balancer.key,
             &mut self.capture.folder,
             &mut self.acme.folder,
             &mut self.acme.roots,
@@ -500,6 +502,7 @@ impl Config {
         self.check_loops()?;
         proxy::check_files(&self.routes)?;
         clients::check_files(self)?;
+        machine::check_files(self)?;
         site::check_files(&self.routes)?;
         for (number, route) in self.routes.iter().enumerate().filter(|(_, route)| !route.files.is_empty()) {
             if !PathBuf::from(&route.files).is_dir() {

@@ -1,18 +1,19 @@
 //! The configuration file: what may stand in it, and what is wrong with it.
 //!
 //! `section` declares, `human` has the values, `read` goes from text to [`Config`] and says where it stumbles, `check` finds what
-//! only shows in combination, `clients` has what concerns clients, `examine` what only shows on a machine, `proxy` does both for the proxy of a route, `webtransport` for its sessions, and `site` for what a site does with its answers, `reference`
+//! only shows in combination, `clients` has what concerns clients, `machine` what concerns load balancers in front, `examine` what only shows on a machine, `proxy` does both for the proxy of a route, `webtransport` for its sessions, and `site` for what a site does with its answers, `reference`
 //! prints the page of documentation and `schema` what other programs read.
 
 mod check;
 mod clients;
 mod examine;
 mod human;
+mod machine;
 mod proxy;
-mod read;
+pub(crate) mod read;
 pub mod reference;
-mod schema;
-mod section;
+pub(crate) mod schema;
+pub(crate) mod section;
 mod site;
 pub(crate) mod webtransport;
 
@@ -27,6 +28,7 @@ pub use self::{
     clients::{BasicAuth, ClientCertificates, Cors, ForwardedField, RateLimit, TrustedProxies},
     examine::{Examination, Examined, examine},
     human::{Many, Part, Size, Span},
+    machine::LoadBalancer,
     proxy::Proxy,
     read::{ConfigCause, ConfigError, load, parse},
     schema::schema,
@@ -34,6 +36,7 @@ pub use self::{
     webtransport::WebTransport,
 };
 pub(crate) use check::{address, back_end, host_port};
+pub(crate) use machine::nonce_len;
 
 section! {
     /// The whole file. Five lines are a working site: `listen`, `certificate`, `key`, and a `[[route]]` with `to`.
@@ -71,6 +74,8 @@ section! {
         files: Files = Files::default(),
         /// Proxies in front of the gateway that are believed when they name the client.
         trusted_proxies: TrustedProxies = TrustedProxies::default(),
+        /// This machine as one of several behind load balancers.
+        load_balancer: LoadBalancer = LoadBalancer::default(),
         /// Requests of each client, to all routes together.
         rate_limit: Option<RateLimit> = None,
         /// Limits.

@@ -9,7 +9,8 @@ use toml::{
 
 use super::{Config, check};
 use crate::{
-    access::TokensError, certificate::CertificateError, keys::KeysError, password::PasswordsError, trust::RootsError,
+    access::TokensError, balance::KeyFileError, certificate::CertificateError, keys::KeysError,
+    password::PasswordsError, trust::RootsError,
 };
 
 /// Advice where there is none that is closer.
@@ -62,6 +63,8 @@ pub enum ConfigCause {
     Tokens(Arc<TokensError>),
     /// Unusable file of passwords.
     Passwords(Arc<PasswordsError>),
+    /// Unusable key of connection IDs.
+    ConnectionIdKey(Arc<KeyFileError>),
     /// Address that cannot be served.
     Address(io::ErrorKind),
     /// No directory where files are to be served from.
@@ -83,6 +86,7 @@ impl Error for ConfigError {
             ConfigCause::Roots(error) => Some(&**error),
             ConfigCause::Tokens(error) => Some(&**error),
             ConfigCause::Passwords(error) => Some(&**error),
+            ConfigCause::ConnectionIdKey(error) => Some(&**error),
             ConfigCause::Syntax | ConfigCause::Value | ConfigCause::Address(_) | ConfigCause::NoDirectory => None,
         }
     }
@@ -151,20 +155,26 @@ pub fn load(file: &Path) -> Result<Config, ConfigError> {
 
 /// As [`load`], with the text.
 pub(super) fn load_text(file: &Path) -> Result<ResolvedConfig, ConfigError> {
+    let (name, text) = read_text(file, "give the configuration's path with --config")?;
+    let mut config = parse(&text, &name)?;
+    let directory = file.parent().unwrap_or_else(|| Path::new("."));
+    config.resolve(directory);
+    config.check_files().map_err(|fault| locate(&text, &name, fault))?;
+    Ok(ResolvedConfig { config, text, name })
+}
+
+/// Name and text of a file; `hint` is for one that cannot be read.
+pub(crate) fn read_text(file: &Path, hint: &str) -> Result<(String, String), ConfigError> {
     let name = file.display().to_string();
     let text = std::fs::read_to_string(file).map_err(|error| ConfigError {
         file: name.clone(),
         line: None,
         field: None,
         message: format!("cannot read the file: {error}"),
-        hint: Some("give the configuration's path with --config".to_owned()),
+        hint: Some(hint.to_owned()),
         cause: ConfigCause::Unreadable(Arc::new(error)),
     })?;
-    let mut config = parse(&text, &name)?;
-    let directory = file.parent().unwrap_or_else(|| Path::new("."));
-    config.resolve(directory);
-    config.check_files().map_err(|fault| locate(&text, &name, fault))?;
-    Ok(ResolvedConfig { config, text, name })
+    Ok((name, text))
 }
 
 /// Reads a configuration from `text` and checks everything that needs no file.
@@ -177,7 +187,7 @@ pub fn parse(text: &str, file: &str) -> Result<Config, ConfigError> {
     Ok(config)
 }
 
-fn locate(text: &str, file: &str, fault: Fault) -> ConfigError {
+pub(crate) fn locate(text: &str, file: &str, fault: Fault) -> ConfigError {
     let line = position(text, &fault.path).map(|start| line_of(text, start));
     ConfigError {
         file: file.to_owned(),
@@ -205,7 +215,7 @@ fn display(path: &[Step]) -> String {
 }
 
 /// Names the place in the text that cannot be read, and the fault.
-fn explain(text: &str, file: &str, error: &toml::de::Error) -> ConfigError {
+pub(crate) fn explain(text: &str, file: &str, error: &toml::de::Error) -> ConfigError {
     let message = error.message().trim().replace('\n', ", ");
     let line = error.span().map(|span| line_of(text, span.start));
     let field = error.span().and_then(|span| key_at(text, &span));

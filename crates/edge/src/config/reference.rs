@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::{
     Acme, Admin, BackEndTls, BasicAuth, Capture, Certificate, ClientCertificates, Compression, Config, Cors, Files,
-    HeaderRules, Health, Http3, Keys, Limits, Log, Metrics, Policy, Proxy, RateLimit, Route, Sticky, Stream, Transport,
-    TrustedProxies, Upgrade, WebTransport,
+    HeaderRules, Health, Http3, Keys, Limits, LoadBalancer, Log, Metrics, Policy, Proxy, RateLimit, Route, Sticky,
+    Stream, Transport, TrustedProxies, Upgrade, WebTransport,
     section::{Section, file_name},
 };
 
@@ -28,6 +28,7 @@ pub fn markdown() -> String {
     section::<Policy>(&mut page, "[[policy]]");
     section::<Files>(&mut page, "[files]");
     section::<TrustedProxies>(&mut page, "[trusted-proxies]");
+    section::<LoadBalancer>(&mut page, "[load-balancer]");
     section::<RateLimit>(&mut page, "[rate-limit], [route.rate-limit]");
     section::<Limits>(&mut page, "[limits]");
     section::<Keys>(&mut page, "[keys]");
@@ -49,7 +50,7 @@ pub fn markdown() -> String {
     page
 }
 
-fn section<S: Section + Default + Serialize>(page: &mut String, title: &str) {
+pub(crate) fn section<S: Section + Default + Serialize>(page: &mut String, title: &str) {
     let defaults = toml::Value::try_from(S::default()).expect("defaults can be written");
     let about: Vec<&str> = S::ABOUT.iter().map(|line| line.trim()).collect();
     let _ = write!(page, "\n## {title}\n\n{}\n\n| name | default | meaning |\n|---|---|---|\n", about.join(" "));

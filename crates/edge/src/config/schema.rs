@@ -11,7 +11,7 @@ use super::{
 };
 
 /// A type of values as JSON Schema describes it. TOML's types are those of JSON.
-pub(super) trait Described {
+pub(crate) trait Described {
     /// The schema of a value.
     fn schema() -> Value;
 }

@@ -1,7 +1,7 @@
 //! One declaration for what a section of the configuration holds: the type, its defaults, and its page in the reference.
 
 /// A section as the reference shows it.
-pub(super) trait Section {
+pub(crate) trait Section {
     /// Purpose, line by line.
     const ABOUT: &'static [&'static str];
     /// Fields in their order.
@@ -9,21 +9,22 @@ pub(super) trait Section {
 }
 
 /// A field of a section.
-pub(super) struct Field {
+pub(crate) struct Field {
     /// Name in Rust.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// Documentation, line by line.
-    pub(super) doc: &'static [&'static str],
+    pub(crate) doc: &'static [&'static str],
     /// JSON Schema of its type.
-    pub(super) schema: fn() -> serde_json::Value,
+    pub(crate) schema: fn() -> serde_json::Value,
 }
 
 /// Name in the file of a field with this name in Rust. Lists of tables are written in the singular.
-pub(super) fn file_name(field: &str) -> String {
+pub(crate) fn file_name(field: &str) -> String {
     match field {
         "certificates" => "certificate-for".to_owned(),
         "policies" => "policy".to_owned(),
         "routes" => "route".to_owned(),
+        "machines" => "machine".to_owned(),
         "streams" => "stream".to_owned(),
         other => other.replace('_', "-"),
     }

@@ -5,9 +5,10 @@
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
+use tiderace::RoutableConfig;
 
 /// Version of the hand-over protocol.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// First message of the newer process. Its form is the same in all versions.
 #[derive(Debug, Serialize, Deserialize)]
@@ -41,6 +42,8 @@ pub(super) struct Offer {
     pub(super) generation: u8,
     /// Key of the checks in connection IDs.
     pub(super) id_key: [u8; 16],
+    /// Form of connection IDs for load balancers.
+    pub(super) routable: Option<String>,
     /// Ring of keys, as in a file.
     pub(super) ring: String,
     /// Number of the next configuration.
@@ -106,3 +109,10 @@ pub(super) struct HandshakeOffer {
 /// The newer process serves.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Serving {}
+
+/// Form of connection IDs for load balancers: processes that differ in it cannot find each other's connections.
+pub(crate) fn describe(routable: Option<&RoutableConfig>) -> Option<String> {
+    let RoutableConfig { parameters, server_id } = routable?;
+    let key = u128::from_be_bytes(parameters.key.unwrap_or_default());
+    Some(format!("{} {server_id} {} {key:032x}", parameters.config_id, parameters.nonce_len))
+}

@@ -16,6 +16,7 @@ mod state;
 
 use std::{io, path::PathBuf, time::Duration};
 
+pub(crate) use self::messages::describe;
 pub use self::{messages::PROTOCOL, newer::inherited_stream};
 pub(crate) use self::{newer::TakenOver, older::HandOver, siblings::Siblings};
 

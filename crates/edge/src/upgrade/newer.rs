@@ -31,6 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 pub(crate) struct TakenOver {
     pub(crate) process: u64,
     pub(crate) id_generation: IdGeneration,
+    pub(crate) routable: Option<String>,
     pub(crate) ring: KeyRing,
     pub(crate) configuration: u64,
     pub(crate) workers: u8,
@@ -72,6 +73,7 @@ impl TakenOver {
         Ok(Self {
             process: offer.process,
             id_generation: IdGeneration { number: offer.generation, key: offer.id_key },
+            routable: offer.routable,
             ring: KeyRing::parse(&offer.ring).map_err(|error| invalid(&error.to_string()))?,
             configuration: offer.configuration,
             workers: offer.workers,

@@ -20,7 +20,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use super::{
     UpgradeError,
     channel::{Channel, is_gone, is_late},
-    messages::{Answer, Built, Commit, HandshakeOffer, Hello, Offer, PROTOCOL, Serving, SiblingOffer, Taken},
+    messages::{Answer, Built, Commit, HandshakeOffer, Hello, Offer, PROTOCOL, Serving, SiblingOffer, Taken, describe},
 };
 use crate::{Process, metrics::ReasonLabel, process::notify};
 
@@ -179,6 +179,7 @@ impl Process {
             process: self.number() + 1,
             generation,
             id_key: own.key,
+            routable: describe(self.persistent().routable.as_ref()),
             ring: self.persistent().ring.to_text(),
             configuration: self.configuration() + 1,
             workers: u8::try_from(self.worker_count()).unwrap_or(u8::MAX),

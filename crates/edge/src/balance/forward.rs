@@ -1,0 +1,229 @@
+//! Datagrams on their way: a header in front of those for machines, none in front of those for clients.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use quinn_udp::EcnCodepoint;
+use wire::ProxyHeader;
+
+use super::{Counters, table::Table};
+
+/// The most that one send carries.
+const LARGEST: usize = 65_507;
+
+/// Payloads of one read, all from one address.
+pub(crate) struct Read<'a> {
+    /// The sender.
+    pub(crate) remote: SocketAddr,
+    /// The address that it has sent to.
+    pub(crate) local: SocketAddr,
+    pub(crate) ecn: Option<EcnCodepoint>,
+    /// Bytes of each payload but the last.
+    pub(crate) segment_size: usize,
+    pub(crate) payload: &'a [u8],
+}
+
+/// Datagrams for one send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outgoing {
+    pub(crate) to: SocketAddr,
+    /// The address to send from, where that matters.
+    pub(crate) from: Option<IpAddr>,
+    pub(crate) ecn: Option<EcnCodepoint>,
+    pub(crate) segment_size: usize,
+    pub(crate) segments: usize,
+    start: usize,
+    len: usize,
+    /// Bytes of the header in each of them.
+    header: usize,
+}
+
+/// Sends that wait, with their content one after the other.
+pub(crate) struct Outbox {
+    bytes: Vec<u8>,
+    all: Vec<Outgoing>,
+    /// Payloads that one send may carry.
+    most: usize,
+}
+
+impl Outbox {
+    pub(crate) fn new(most: usize) -> Self {
+        Self { bytes: Vec::new(), all: Vec::new(), most: most.max(1) }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.all.clear();
+    }
+
+    pub(crate) fn sends(&self) -> impl Iterator<Item = (&Outgoing, &[u8])> {
+        self.all.iter().map(|out| (out, &self.bytes[out.start..out.start + out.len]))
+    }
+
+    /// Adds a datagram, to the send before where that is for the same connection.
+    fn push(&mut self, to: SocketAddr, from: Option<IpAddr>, ecn: Option<EcnCodepoint>, header: &[u8], payload: &[u8]) {
+        let len = header.len() + payload.len();
+        let most = self.most;
+        let bytes = &self.bytes;
+        // What is sent together arrives together: a machine looks at the first header alone to choose a thread.
+        let fits = self.all.last_mut().filter(|last| {
+            (last.to, last.from, last.ecn, last.header) == (to, from, ecn, header.len())
+                && bytes[last.start..last.start + last.header] == *header
+                && last.segments < most
+                && last.len == last.segments * last.segment_size
+                && len <= last.segment_size
+                && last.len + len <= LARGEST
+        });
+        match fits {
+            Some(last) => (last.segments, last.len) = (last.segments + 1, last.len + len),
+            None => self.all.push(Outgoing {
+                to,
+                from,
+                ecn,
+                segment_size: len,
+                segments: 1,
+                start: self.bytes.len(),
+                len,
+                header: header.len(),
+            }),
+        }
+        self.bytes.extend_from_slice(header);
+        self.bytes.extend_from_slice(payload);
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Puts a client's datagrams in front of the machines that get them.
+pub(crate) fn to_machines(table: &Table, read: &Read<'_>, counters: &Counters, outbox: &mut Outbox) {
+    let mut bytes = [0; ProxyHeader::MAX_LEN];
+    for payload in read.payload.chunks(read.segment_size.max(1)) {
+        let Some(choice) = table.choose(payload, read.remote) else {
+            count(&counters.malformed);
+            continue;
+        };
+        count(if choice.is_routed { &counters.routed } else { &counters.unroutable });
+        let header = ProxyHeader { client: read.remote, server: read.local, hint: Some(choice.hint) };
+        let len = header.encode(&mut bytes);
+        outbox.push(table.machines()[choice.machine].address, None, read.ecn, &bytes[..len], payload);
+    }
+}
+
+/// Takes the headers off the answers of a machine. Nobody else may send through this: it would take the address of a service, and send
+/// whatever it likes to whom it likes.
+pub(crate) fn to_clients(table: &Table, read: &Read<'_>, counters: &Counters, outbox: &mut Outbox) {
+    let payloads = read.payload.chunks(read.segment_size.max(1));
+    if !table.has(read.remote) {
+        counters.refused.fetch_add(payloads.len() as u64, Ordering::Relaxed);
+        return;
+    }
+    for payload in payloads {
+        let parsed = ProxyHeader::parse(payload);
+        let Some((header, len)) =
+            parsed.filter(|(header, len)| header.server.port() == read.local.port() && *len < payload.len())
+        else {
+            count(&counters.malformed);
+            continue;
+        };
+        count(&counters.answered);
+        let from = Some(header.server.ip()).filter(|ip| !ip.is_unspecified());
+        outbox.push(header.client, from, read.ecn, &[], &payload[len..]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::balance::config::{Resolved, ResolvedMachine};
+
+    fn table() -> Table {
+        let machine = |number: u8| ResolvedMachine {
+            server_id: format!("0a0{number}").parse().unwrap(),
+            address: ([10, 0, 0, number], 443).into(),
+            drains: false,
+        };
+        let machines = vec![machine(1), machine(2)];
+        let config =
+            Resolved { listen: Vec::new(), workers: 1, codecs: Vec::new(), machines, interval: None, failures: 3 };
+        Table::new(&config, None)
+    }
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    fn read<'a>(remote: &str, segment_size: usize, payload: &'a [u8]) -> Read<'a> {
+        let (remote, local) = (address(remote), address("203.0.113.1:443"));
+        Read { remote, local, ecn: Some(EcnCodepoint::Ect0), segment_size, payload }
+    }
+
+    fn sent(outbox: &Outbox) -> Vec<(Outgoing, Vec<u8>)> {
+        outbox.sends().map(|(out, bytes)| (*out, bytes.to_vec())).collect()
+    }
+
+    #[test]
+    fn a_train_goes_out_as_a_train_and_comes_back_as_one() {
+        let (table, counters, mut outbox) = (table(), Counters::default(), Outbox::new(64));
+        to_machines(&table, &read("198.51.100.1:5000", 100, &[0x40; 350]), &counters, &mut outbox);
+        let out = sent(&outbox);
+        assert_eq!((out.len(), out[0].0.segments, out[0].0.segment_size), (1, 4, 132));
+        assert!(table.has(out[0].0.to) && out[0].0.ecn == Some(EcnCodepoint::Ect0));
+        let segments: Vec<_> = out[0].1.chunks(132).map(|segment| ProxyHeader::parse(segment).unwrap()).collect();
+        assert!(segments.iter().all(|(header, len)| header.client == address("198.51.100.1:5000") && *len == 32));
+
+        let answers = Read { remote: out[0].0.to, ..read("10.0.0.1:443", 132, &out[0].1) };
+        outbox.clear();
+        to_clients(&table, &answers, &counters, &mut outbox);
+        let back = sent(&outbox);
+        assert_eq!((back.len(), back[0].0.to, back[0].0.segment_size), (1, address("198.51.100.1:5000"), 100));
+        assert_eq!((back[0].0.from, &back[0].1[..]), (Some(IpAddr::from([203, 0, 113, 1])), &[0x40; 350][..]));
+        assert_eq!((counters.unroutable.into_inner(), counters.answered.into_inner()), (4, 4));
+    }
+
+    #[test]
+    fn nobody_but_a_machine_sends_through_it() {
+        let (table, counters, mut outbox) = (table(), Counters::default(), Outbox::new(64));
+        let mut header = [0; ProxyHeader::MAX_LEN];
+        let victim = ProxyHeader { client: address("192.0.2.66:53"), server: address("203.0.113.1:443"), hint: None };
+        let len = victim.encode(&mut header);
+        let answer = [&header[..len], &[7; 100]].concat();
+        for stranger in ["198.51.100.9:443", "10.0.0.1:444"] {
+            to_clients(&table, &read(stranger, answer.len(), &answer), &counters, &mut outbox);
+        }
+        assert!(sent(&outbox).is_empty());
+        to_clients(&table, &read("10.0.0.1:443", answer.len(), &answer), &counters, &mut outbox);
+        assert_eq!(sent(&outbox).len(), 1);
+        // Without a header, with nothing behind it, and for an address that clients do not send to.
+        outbox.clear();
+        to_clients(&table, &read("10.0.0.1:443", 100, &[0x40; 100]), &counters, &mut outbox);
+        to_clients(&table, &read("10.0.0.1:443", len, &header[..len]), &counters, &mut outbox);
+        let other = ProxyHeader { server: address("203.0.113.1:444"), ..victim };
+        let len = other.encode(&mut header);
+        to_clients(&table, &read("10.0.0.1:443", 200, &[&header[..len], &[7; 100]].concat()), &counters, &mut outbox);
+        assert!(sent(&outbox).is_empty());
+        assert_eq!((counters.refused.into_inner(), counters.malformed.into_inner()), (2, 3));
+    }
+
+    #[test]
+    fn sends_have_one_client_and_no_more_than_the_system_takes() {
+        let mut outbox = Outbox::new(4);
+        let (to, ecn) = (address("10.0.0.1:443"), None);
+        for _ in 0..6 {
+            outbox.push(to, None, ecn, b"one", &[1; 50]);
+        }
+        outbox.push(to, None, ecn, b"two", &[2; 50]);
+        outbox.push(to, None, ecn, b"two", &[2; 40]);
+        outbox.push(to, None, ecn, b"two", &[2; 40]);
+        outbox.push(to, None, ecn, b"two", &[2; 60]);
+        let sizes: Vec<_> = sent(&outbox).iter().map(|(out, bytes)| (out.segments, bytes.len())).collect();
+        assert_eq!(sizes, [(4, 212), (2, 106), (2, 96), (1, 43), (1, 63)]);
+        outbox.clear();
+        let mut outbox = Outbox::new(64);
+        (0..64).for_each(|_| outbox.push(to, None, ecn, b"one", &[1; 1_400]));
+        assert!(sent(&outbox).iter().all(|(_, bytes)| bytes.len() <= LARGEST));
+    }
+}

@@ -1,0 +1,222 @@
+//! Threads of a load balancer. Each has a socket for each address that clients send to, and sockets of its own for the machines: what
+//! a machine answers comes back to the thread that has asked, and leaves from the socket that the client has sent to.
+
+use std::{
+    io::{self, IoSliceMut},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::{Arc, atomic::Ordering},
+    thread::JoinHandle,
+};
+
+use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::{io::Interest, net::UdpSocket, sync::oneshot};
+
+use super::{
+    Shared,
+    forward::{Outbox, Outgoing, Read, to_clients, to_machines},
+};
+
+/// Reads per system call at most.
+const BATCH: usize = 8;
+/// A read with GRO returns up to this many bytes.
+const BUFFER: usize = 64 * 1024;
+/// System calls before the other direction gets its turn.
+const CALLS_PER_TURN: usize = 16;
+/// Socket buffer asked of the kernel, in bytes.
+const SOCKET_BUFFER: usize = 8 * 1024 * 1024;
+
+/// A thread that forwards until it is dropped.
+pub(super) struct Worker {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Binds a socket that other workers, and other load balancers on this machine, share their port with.
+pub(super) fn bind(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_reuse_port(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.bind(&address.into())?;
+    prepared(socket)
+}
+
+/// A socket for the machines of an address family; `None` where the system has none.
+fn open(any: IpAddr) -> Option<std::net::UdpSocket> {
+    let address = SocketAddr::new(any, 0);
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP)).ok()?;
+    if any.is_ipv6() {
+        socket.set_only_v6(true).ok()?;
+    }
+    socket.bind(&address.into()).ok()?;
+    prepared(socket).ok()
+}
+
+fn prepared(socket: Socket) -> io::Result<std::net::UdpSocket> {
+    socket.set_nonblocking(true)?;
+    // Within the administrator's limit the kernel grants what it can.
+    let _ = socket.set_recv_buffer_size(SOCKET_BUFFER);
+    let _ = socket.set_send_buffer_size(SOCKET_BUFFER);
+    Ok(socket.into())
+}
+
+impl Worker {
+    /// Starts a thread with these sockets for clients.
+    pub(super) fn start(number: usize, sockets: Vec<std::net::UdpSocket>, shared: &Arc<Shared>) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let (stop, stopped) = oneshot::channel();
+        {
+            let _inside = runtime.enter();
+            for socket in sockets {
+                Lane::new(socket)?.start(shared);
+            }
+        }
+        let name = format!("balance-{number}");
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            // Either way, it is time to end.
+            let _ = runtime.block_on(stopped);
+        })?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A thread that has panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A socket with what the system can do for it.
+struct Port {
+    socket: UdpSocket,
+    state: UdpSocketState,
+    local: SocketAddr,
+}
+
+impl Port {
+    fn new(socket: std::net::UdpSocket) -> io::Result<Self> {
+        let (state, local) = (UdpSocketState::new(UdpSockRef::from(&socket))?, socket.local_addr()?);
+        Ok(Self { socket: UdpSocket::from_std(socket)?, state, local })
+    }
+
+    async fn receive(&self, buffers: &mut [Vec<u8>; BATCH], metas: &mut [RecvMeta; BATCH]) -> io::Result<usize> {
+        let mut free = buffers.iter_mut();
+        let mut slices: [IoSliceMut<'_>; BATCH] =
+            std::array::from_fn(|_| IoSliceMut::new(free.next().expect("as many as there are")));
+        let read = || self.state.recv(UdpSockRef::from(&self.socket), &mut slices, metas);
+        self.socket.async_io(Interest::READABLE, read).await
+    }
+
+    async fn send(&self, out: &Outgoing, contents: &[u8]) -> io::Result<()> {
+        let destination = match (out.to.ip(), self.local) {
+            // A socket of both families has addresses of IPv4 in this form.
+            (IpAddr::V4(ip), SocketAddr::V6(_)) => SocketAddr::new(ip.to_ipv6_mapped().into(), out.to.port()),
+            _ => out.to,
+        };
+        let transmit = quinn_udp::Transmit {
+            destination,
+            ecn: out.ecn,
+            contents,
+            segment_size: (out.segments > 1).then_some(out.segment_size),
+            src_ip: out.from,
+        };
+        let send = || self.state.try_send(UdpSockRef::from(&self.socket), &transmit);
+        self.socket.async_io(Interest::WRITABLE, send).await
+    }
+}
+
+/// The way of datagrams between an address that clients send to and the machines.
+struct Lane {
+    clients: Port,
+    machines4: Option<Port>,
+    machines6: Option<Port>,
+}
+
+impl Lane {
+    fn new(socket: std::net::UdpSocket) -> io::Result<Self> {
+        let port = |any: IpAddr| open(any).map(Port::new).transpose();
+        let (machines4, machines6) = (port(Ipv4Addr::UNSPECIFIED.into())?, port(Ipv6Addr::UNSPECIFIED.into())?);
+        Ok(Self { clients: Port::new(socket)?, machines4, machines6 })
+    }
+
+    fn start(self, shared: &Arc<Shared>) {
+        let lane = Arc::new(self);
+        tokio::spawn(run(lane.clone(), shared.clone(), |lane| Some(&lane.clients), Direction::ToMachines));
+        tokio::spawn(run(lane.clone(), shared.clone(), |lane| lane.machines4.as_ref(), Direction::ToClients));
+        tokio::spawn(run(lane, shared.clone(), |lane| lane.machines6.as_ref(), Direction::ToClients));
+    }
+
+    /// The socket that sends to an address.
+    fn port_to(&self, direction: Direction, to: SocketAddr) -> Option<&Port> {
+        match direction {
+            Direction::ToClients => Some(&self.clients),
+            Direction::ToMachines if to.is_ipv4() => self.machines4.as_ref(),
+            Direction::ToMachines => self.machines6.as_ref(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    ToMachines,
+    ToClients,
+}
+
+/// Forwards what one socket of a lane receives.
+async fn run(lane: Arc<Lane>, shared: Arc<Shared>, port: fn(&Lane) -> Option<&Port>, direction: Direction) {
+    let Some(port) = port(&lane) else { return };
+    let mut buffers: [Vec<u8>; BATCH] = std::array::from_fn(|_| vec![0; BUFFER]);
+    let mut metas = [RecvMeta::default(); BATCH];
+    let mut outbox = Outbox::new(port.state.max_gso_segments());
+    for call in 1_usize.. {
+        let count = match port.receive(&mut buffers, &mut metas).await {
+            Ok(count) => count,
+            // An ICMP message about an earlier datagram: health checks find out by themselves.
+            Err(error) => {
+                tracing::debug!("cannot read from the socket at {}: {error}", port.local);
+                tokio::task::yield_now().await;
+                continue;
+            }
+        };
+        let table = shared.table();
+        outbox.clear();
+        for (buffer, meta) in buffers.iter().zip(&metas).take(count) {
+            let read = Read {
+                remote: SocketAddr::new(meta.addr.ip().to_canonical(), meta.addr.port()),
+                local: match direction {
+                    Direction::ToMachines => {
+                        SocketAddr::new(meta.dst_ip.unwrap_or(port.local.ip()).to_canonical(), port.local.port())
+                    }
+                    Direction::ToClients => lane.clients.local,
+                },
+                ecn: meta.ecn,
+                segment_size: meta.stride,
+                payload: &buffer[..meta.len],
+            };
+            match direction {
+                Direction::ToMachines => to_machines(&table, &read, &shared.counters, &mut outbox),
+                Direction::ToClients => to_clients(&table, &read, &shared.counters, &mut outbox),
+            }
+        }
+        for (out, contents) in outbox.sends() {
+            let sent = match lane.port_to(direction, out.to) {
+                Some(port) => port.send(out, contents).await,
+                None => Err(io::ErrorKind::AddrNotAvailable.into()),
+            };
+            if let Err(error) = sent {
+                // To both ends it is loss.
+                tracing::debug!("cannot send {} bytes to {}: {error}", contents.len(), out.to);
+                shared.counters.unsent.fetch_add(out.segments as u64, Ordering::Relaxed);
+            }
+        }
+        if call % CALLS_PER_TURN == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
