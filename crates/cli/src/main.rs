@@ -3,6 +3,8 @@
 mod about;
 mod address;
 #[cfg(target_os = "linux")]
+mod balance;
+#[cfg(target_os = "linux")]
 mod edge;
 mod failure;
 mod get;
@@ -40,6 +42,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     #[cfg(target_os = "linux")]
+    Balance(balance::Args),
+    #[cfg(target_os = "linux")]
     Edge(edge::Args),
     Get(get::Args),
     Lab(lab::Args),
@@ -65,6 +69,8 @@ fn main() -> ExitCode {
     let colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
     let result = match cli.command {
+        #[cfg(target_os = "linux")]
+        Command::Balance(args) => balance::run(args),
         #[cfg(target_os = "linux")]
         Command::Edge(args) => edge::run(args),
         Command::Get(args) => get::run(&args),

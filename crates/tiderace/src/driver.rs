@@ -294,6 +294,8 @@ impl Future for Driver {
         this.receive_tls(cx, &mut state);
         again |= this.receive(cx, &mut state);
         again |= this.exchange_misrouted(cx, &mut state);
+        // Some of it may be for an older process.
+        this.hand_to_siblings(&mut state);
         again |= this.receive_from_siblings(cx, &mut state);
         this.pending.resume(cx, shared.clock.now(), &mut state.endpoint);
         state.endpoint.handle_timeout(shared.clock.now());

@@ -1,5 +1,5 @@
-//! Connections that outlive the program: upgrades and reloads under load, and the cost of packets between processes. Runs the tests that
-//! do it, in full, and reads what they have measured.
+//! Connections that outlive the program or change their machine's surroundings: upgrades and reloads under load, the cost of packets between
+//! processes, and several machines behind load balancers. Runs the tests that do it, in full, and reads what they have measured.
 
 use std::time::Duration;
 
@@ -22,13 +22,22 @@ pub(crate) fn cases() -> Vec<Case> {
             refused,
         ),
         case("forwarding", "processor time of a packet for another process, beside one that is not", forwarding),
+        case(
+            "machines",
+            "three machines behind two load balancers: added, drained, killed; the cost of a datagram",
+            machines,
+        ),
     ]
 }
 
 fn test(context: &Context, name: &str, filter: &str, settings: &[(&str, &str)]) -> Result<Ended> {
+    test_of("upgrade", context, name, filter, settings)
+}
+
+fn test_of(binary: &str, context: &Context, name: &str, filter: &str, settings: &[(&str, &str)]) -> Result<Ended> {
     let mut command = cargo(
         &context.root,
-        ["test", "--locked", "--release", "-p", "tiderace-cli", "--test", "upgrade", "--no-fail-fast", "--"],
+        ["test", "--locked", "--release", "-p", "tiderace-cli", "--test", binary, "--no-fail-fast", "--"],
     );
     command.args([filter, "--nocapture", "--test-threads", "1"]).envs(settings.iter().copied());
     let ended = context.commands.run(name, &mut command, Duration::from_secs(7_200))?;
@@ -100,5 +109,48 @@ fn forwarding(context: &Context) -> Result<Vec<Row>> {
         row("a forwarded packet, at the process that reads", "ns of a packet at its reader", "ns", Target::Printed)?,
         row("a forwarded packet, at its own process", "ns of a packet at its owner", "ns", Target::Printed)?,
         failures(&ended, "failures of the test"),
+    ])
+}
+
+fn machines(context: &Context) -> Result<Vec<Row>> {
+    let rounds = if context.long { "50" } else { "5" };
+    let settings = [("BALANCE_ROUNDS", rounds), ("BALANCE_CONNECTIONS", "8")];
+    let drained = test_of("balance", context, "continuity-drained", "come_and_drain", &settings)?;
+    let moved = test_of("balance", context, "continuity-moved", "another_load_balancer", &[])?;
+    let hellos =
+        test_of("balance", context, "continuity-hellos", "datagrams_of_a_hello", &[("BALANCE_HELLOS", "100")])?;
+    let killed = test_of("balance", context, "continuity-machine-killed", "of_a_killed_machine", &[])?;
+    let settings = [("BALANCE_COST_ROUNDS", "7"), ("BALANCE_DOWNLOADS", "30")];
+    let cost = test_of("balance", context, "continuity-balance-cost", "load_balancer_costs", &settings)?;
+    let get = |ended: &Ended, what: &str| measured(ended, what).map(|values| values[0]);
+    let row = |what: &str, of: &str, unit: &str, target| {
+        Ok::<_, anyhow::Error>(Row::median(what, &measured(&cost, of)?, unit, target))
+    };
+    Ok(vec![
+        failures(&drained, "connections lost while machines were added and drained").detail(format!(
+            "{} requests on held connections and downloads over two load balancers, {} connections opened meanwhile; the first loss ends the \
+             test",
+            get(&drained, "requests")?,
+            get(&drained, "connections opened")?
+        )),
+        failures(&moved, "connections lost by clients that change their address and their load balancer"),
+        failures(&hellos, "two-datagram ClientHellos that met two machines"),
+        Row::new("slowest handshake", get(&hellos, "slowest handshake, ms")?, "ms", Target::AtMost(1_000.0))
+            .detail(format!("an unanswered first packet would cost a probe timeout of 1 s; {}", load())),
+        failures(&killed, "connections of other machines that a killed one took with it"),
+        Row::new(
+            "time to a stateless reset after a machine was killed",
+            get(&killed, "time to a stateless reset, ms")?,
+            "ms",
+            Target::AtMost(2_000.0),
+        )
+        .detail("health checks every 100 ms, down after three"),
+        row("a datagram at the load balancer / at a raw relay", "ratio of a datagram", "", Target::AtMost(1.0))?.detail(format!(
+            "downloads over one connection on loopback; processor time of the threads that forward; the relay has a system call for each \
+             datagram and direction; {}",
+            load()
+        )),
+        row("a datagram at the load balancer", "ns of a datagram at the load balancer", "ns", Target::Printed)?,
+        row("a datagram at a raw relay", "ns of a datagram at a raw relay", "ns", Target::Printed)?,
     ])
 }

@@ -29,7 +29,18 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) fn of(fleet: &Fleet) -> Self {
-        Self { address: fleet.address, certificate: fleet.certificate.clone() }
+        Self::new(fleet.address, &fleet.certificate)
+    }
+
+    /// A site at this address that shows this certificate.
+    pub(crate) fn new(address: SocketAddr, certificate: &[u8]) -> Self {
+        Self { address, certificate: certificate.to_owned() }
+    }
+
+    /// The certificate.
+    #[allow(dead_code, reason = "each test binary uses its own part")]
+    pub(crate) fn certificate(&self) -> &[u8] {
+        &self.certificate
     }
 
     /// The same site by another way.
@@ -85,7 +96,8 @@ impl Site {
     }
 }
 
-/// A NAT between one client and the server: it gives the client another port whenever it is told to.
+/// A NAT between one client and the server: it gives the client another port whenever it is told to, and goes on to the next of several
+/// addresses of the server.
 pub(crate) struct Nat {
     pub(crate) address: SocketAddr,
     pub(crate) rebind: mpsc::Sender<()>,
@@ -93,18 +105,22 @@ pub(crate) struct Nat {
 
 impl Nat {
     pub(crate) async fn before(server: SocketAddr) -> Self {
+        Self::before_all(vec![server]).await
+    }
+
+    pub(crate) async fn before_all(servers: Vec<SocketAddr>) -> Self {
         let inside = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let mut outside = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let address = inside.local_addr().unwrap();
         let (rebind, mut wishes) = mpsc::channel(1);
         tokio::spawn(async move {
-            let mut client = None;
+            let (mut client, mut number) = (None, 0);
             let (mut up, mut down) = (vec![0; 65_536], vec![0; 65_536]);
             loop {
                 tokio::select! {
                     Ok((len, from)) = inside.recv_from(&mut up) => {
                         client = Some(from);
-                        let _ = outside.send_to(&up[..len], server).await;
+                        let _ = outside.send_to(&up[..len], servers[number % servers.len()]).await;
                     }
                     Ok((len, _)) = outside.recv_from(&mut down) => {
                         let Some(client) = client else { continue };
@@ -112,7 +128,10 @@ impl Nat {
                     }
                     wish = wishes.recv() => match wish {
                         // The port before is taken until the new one is bound, so that they differ.
-                        Some(()) => outside = UdpSocket::bind("127.0.0.1:0").await.unwrap(),
+                        Some(()) => {
+                            outside = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+                            number += 1;
+                        }
                         None => return,
                     }
                 }

@@ -200,7 +200,7 @@ fn codecs(given: &[ConnectionIds], server_id_len: usize, directory: &Path) -> Re
                 Fault::new(&at("config-id"), message).hint("0 to 6 are free to use, each for one key at a time")
             );
         }
-        // §8.7: attacks on the cipher take pairs of clear and encrypted server IDs
+        // §9.7: attacks on the cipher take pairs of clear and encrypted server IDs
         if all.iter().any(|other| other.key.is_none() != key.is_none()) {
             let message = "connection IDs in the clear would tell the server IDs of encrypted ones";
             return Err(Fault::new(&at("key"), message).hint("give each configuration a key, or none"));

@@ -1,6 +1,6 @@
 //! `tiderace balance`: spreads datagrams over machines that serve one address, and keeps nothing of their clients.
 //!
-//! The files in the order in which a datagram meets them: [`config`](BalanceConfig) says what there is, [`key`] has the keys of
+//! The files in the order in which a datagram meets them: `config` says what there is, `key` has the keys of
 //! connection IDs; `worker` reads; `table` chooses the machine, which is a function of the packet, its address and the state of the
 //! machines; `forward` puts a header with the client's address in front, or takes it off an answer; `health` knows which machines
 //! answer.
@@ -164,7 +164,7 @@ impl Balancer {
         let workers = sockets.into_iter().enumerate();
         let workers = workers.map(|(number, sockets)| worker::Worker::start(number, sockets, &shared));
         let workers = workers.collect::<io::Result<_>>().map_err(BalanceError::Worker)?;
-        let checks = Mutex::new(check(&shared, &config));
+        let checks = Mutex::new(ask(&shared, &config));
         let start = (config.listen, config.workers);
         Ok(Self { file: file.to_owned(), shared, workers, addresses, start, checks })
     }
@@ -190,7 +190,7 @@ impl Balancer {
         let next = Arc::new(Table::new(&config, Some(&self.shared.table())));
         *self.shared.table.write().unwrap_or_else(PoisonError::into_inner) = next;
         let mut checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut *checks, check(&self.shared, &config)).abort();
+        std::mem::replace(&mut *checks, ask(&self.shared, &config)).abort();
         Ok(())
     }
 
@@ -214,8 +214,16 @@ impl Balancer {
     }
 }
 
+/// Reads and checks a configuration; returns the number of its machines.
+///
+/// # Errors
+/// When the configuration is wrong.
+pub fn check(file: &Path) -> Result<usize, BalanceError> {
+    Ok(config::load(file)?.machines.len())
+}
+
 /// Begins the health checks of a configuration.
-fn check(shared: &Arc<Shared>, config: &Resolved) -> tokio::task::JoinHandle<()> {
+fn ask(shared: &Arc<Shared>, config: &Resolved) -> tokio::task::JoinHandle<()> {
     let (shared, interval, failures) = (shared.clone(), config.interval, config.failures);
     tokio::spawn(async move {
         if let Some(interval) = interval {

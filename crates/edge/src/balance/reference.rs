@@ -1,7 +1,7 @@
 //! The page of documentation about the configuration of a load balancer, made from the declarations.
 
 use super::{BalanceConfig, BalanceHealth, ConnectionIds, Machine};
-use crate::config::reference::section;
+use crate::config::{reference::section, schema::Described};
 
 /// The page, as Markdown.
 pub fn markdown() -> String {
@@ -17,6 +17,14 @@ pub fn markdown() -> String {
     page
 }
 
+/// The JSON Schema of the file.
+pub fn schema() -> serde_json::Value {
+    let mut schema = BalanceConfig::schema();
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
+    schema["title"] = "Configuration of tiderace balance".into();
+    schema
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
@@ -27,5 +35,18 @@ mod tests {
             written == super::markdown(),
             "docs/balance-config.md is out of date\nhint: cargo run -- balance reference > docs/balance-config.md"
         );
+    }
+
+    #[test]
+    fn the_schema_takes_what_the_load_balancer_takes() {
+        let validator = jsonschema::draft202012::new(&super::schema()).unwrap();
+        let value = |text: &str| serde_json::to_value(text.parse::<toml::Table>().unwrap()).unwrap();
+        let good = "listen = [\"a:1\"]\n[[connection-ids]]\nkey = \"k\"\n[[machine]]\nserver-id = \"01\"\ndrain = true\n\
+                    [health]\ninterval = \"1 s\"\n";
+        assert!(validator.is_valid(&value(good)));
+        for wrong in ["[[machines]]\n", "[[machine]]\ndrain = 1\n", "[health]\ninterval = 1\n", "machine = 1"] {
+            assert!(!validator.is_valid(&value(wrong)), "{wrong}");
+            assert!(toml::from_str::<super::BalanceConfig>(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -72,7 +72,7 @@ impl RoutableConfig {
         if codec.nonce_len() < STEERING + COUNTER {
             return Err(RoutableError::Nonce(codec.nonce_len()));
         }
-        // §8: without a key, nonces must not be linkable
+        // §5.4: without a key, nonces must not be linkable
         if !codec.is_encrypted() {
             return Err(RoutableError::NoKey);
         }
@@ -120,7 +120,7 @@ impl ConnectionIdGenerator for RoutableIds {
         let (nonce, low) = (&mut bytes[..self.codec.nonce_len()], self.counter.wrapping_add(1));
         let len = nonce.len();
         (nonce[0], nonce[1]) = (self.shard, self.generation);
-        // §8.6: no nonce is used twice with one key. The counter takes 2^48 IDs to come round, and starts anywhere.
+        // §9.6: no nonce is used twice with one key. The counter takes 2^48 IDs to come round, and starts anywhere.
         self.counter = low;
         nonce[len - COUNTER..].copy_from_slice(&low.to_be_bytes()[8 - COUNTER..]);
         let first = bytes[ConnectionId::MAX_LEN - 1];

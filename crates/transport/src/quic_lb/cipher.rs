@@ -1,5 +1,5 @@
 //! Encryption of the plaintext block with AES-128-ECB: one pass over a block of 16 bytes, four passes over any other length
-//! (§5.4, §5.5).
+//! (§5.4.1, §5.4.2).
 
 use aws_lc_rs::cipher::{AES_128, DecryptingKey, DecryptionContext, EncryptingKey, UnboundCipherKey};
 

@@ -1,0 +1,104 @@
+//! Cost of a datagram at a load balancer, beside a relay that reads and writes one datagram at a time and does nothing else.
+
+use std::{
+    net::{SocketAddr, UdpSocket},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use serde_json::Value;
+
+use crate::{
+    clients::{Site, content, get},
+    farm::Farm,
+    fleet::large,
+    number,
+};
+
+/// Time on processors of the tasks of a process whose names begin so, in nanoseconds.
+fn processor_time(pid: &str, name: &str) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let times = tasks.filter_map(|task| {
+        let is_named = std::fs::read_to_string(task.path().join("comm")).ok()?.starts_with(name);
+        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok().filter(|_| is_named)
+    });
+    times.sum()
+}
+
+/// A relay in two threads, for one client.
+struct RawRelay {
+    address: SocketAddr,
+    datagrams: Arc<AtomicU64>,
+}
+
+impl RawRelay {
+    /// Starts it; its threads end with the test.
+    fn before(server: SocketAddr) -> Self {
+        let (front, back) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        back.connect(server).unwrap();
+        let (address, datagrams) = (front.local_addr().unwrap(), Arc::new(AtomicU64::new(0)));
+        let client = Arc::new(Mutex::new(None));
+        let (front2, back2) = (front.try_clone().unwrap(), back.try_clone().unwrap());
+        let (client2, count, count2) = (client.clone(), datagrams.clone(), datagrams.clone());
+        let up = move || {
+            let mut buffer = vec![0; 65_536];
+            while let Ok((len, from)) = front.recv_from(&mut buffer) {
+                *client.lock().unwrap() = Some(from);
+                let _ = back.send(&buffer[..len]);
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let down = move || {
+            let mut buffer = vec![0; 65_536];
+            while let Ok(len) = back2.recv(&mut buffer) {
+                let to = *client2.lock().unwrap();
+                let _ = to.map(|to| front2.send_to(&buffer[..len], to));
+                count2.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        std::thread::Builder::new().name("raw-relay-up".to_owned()).spawn(up).unwrap();
+        std::thread::Builder::new().name("raw-relay-down".to_owned()).spawn(down).unwrap();
+        Self { address, datagrams }
+    }
+}
+
+/// Downloads the large file so many times on one connection.
+async fn downloads(site: &Site, times: u64) {
+    let (_endpoint, mut h3) = site.h3().await;
+    for _ in 0..times {
+        assert!(content(h3.send(get("large")).await.unwrap()).await.len() == large().len());
+    }
+}
+
+fn datagrams(status: &Value) -> u64 {
+    ["routed", "unroutable", "answered"].iter().map(|name| status["datagrams"][name].as_u64().unwrap()).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_datagram_at_the_load_balancer_costs() {
+    let (rounds, times) = (number("BALANCE_COST_ROUNDS", 1), number("BALANCE_DOWNLOADS", 5));
+    let mut farm = Farm::new("cost");
+    farm.add_machine();
+    farm.configure(&[1], &[]);
+    let mut balancer = farm.balancer();
+    let relay = RawRelay::before(farm.machines[0].gateway.address);
+    let (balanced, pid) = (farm.site(&balancer), balancer.id().to_string());
+    let relayed = balanced.at(relay.address);
+    for _ in 0..rounds {
+        let (before, count) = (processor_time(&pid, "balance"), datagrams(&balancer.status()));
+        downloads(&balanced, times).await;
+        let (time, count) = (processor_time(&pid, "balance") - before, datagrams(&balancer.status()) - count);
+        let (before, raw) = (processor_time("self", "raw-relay"), relay.datagrams.load(Ordering::Relaxed));
+        downloads(&relayed, times).await;
+        let raw_time = processor_time("self", "raw-relay") - before;
+        let raw = relay.datagrams.load(Ordering::Relaxed) - raw;
+        assert!(count > 1_000 && raw > 1_000, "{count} and {raw} datagrams");
+        let (own, raw) = (time as f64 / count as f64, raw_time as f64 / raw as f64);
+        println!("measured ns of a datagram at the load balancer: {own:.0}");
+        println!("measured ns of a datagram at a raw relay: {raw:.0}");
+        println!("measured ratio of a datagram: {:.3}", own / raw);
+    }
+}

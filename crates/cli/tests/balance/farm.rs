@@ -1,0 +1,164 @@
+//! Machines and load balancers, all on this one.
+
+use std::{
+    fmt::Write as _,
+    io::{BufRead, BufReader, Lines},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{ChildStdout, Command, Stdio},
+    time::Instant,
+};
+
+use serde_json::Value;
+
+use crate::{
+    clients::Site,
+    fleet::{LIMIT, large, signal},
+    gateway::Gateway,
+    scratch::{Program, Scratch},
+};
+
+fn balance(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
+    command.arg("balance").args(arguments).env_remove("RUST_LOG").stdin(Stdio::null());
+    command
+}
+
+/// `tiderace balance` at work.
+pub(crate) struct Balancer {
+    program: Program,
+    pub(crate) address: SocketAddr,
+    lines: Lines<BufReader<ChildStdout>>,
+    errors: Lines<BufReader<std::process::ChildStderr>>,
+}
+
+impl Balancer {
+    fn start(config: &Path) -> Self {
+        let mut command = balance(&[config.to_str().unwrap()]);
+        let mut program = Program(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+        let mut lines = BufReader::new(program.0.stdout.take().unwrap()).lines();
+        let errors = BufReader::new(program.0.stderr.take().unwrap()).lines();
+        let line = lines.next().unwrap().unwrap();
+        let address = line.strip_prefix("serving ").unwrap_or_else(|| panic!("{line:?}")).parse().unwrap();
+        Self { program, address, lines, errors }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.program.0.id()
+    }
+
+    /// Takes the configuration again; returns what it says of it.
+    pub(crate) fn reload(&mut self) -> String {
+        signal(self.id(), "HUP");
+        loop {
+            let line = self.errors.next().unwrap().unwrap();
+            // States of machines are told there, too.
+            if line.contains("configuration") {
+                return line;
+            }
+        }
+    }
+
+    pub(crate) fn status(&mut self) -> Value {
+        signal(self.id(), "USR1");
+        serde_json::from_str(&self.lines.next().unwrap().unwrap()).unwrap()
+    }
+
+    /// Waits until a machine has this state.
+    pub(crate) fn wait_for(&mut self, server_id: &str, state: &str) {
+        let begun = Instant::now();
+        loop {
+            let status = self.status();
+            let machines = status["machines"].as_array().unwrap();
+            let machine = machines.iter().find(|machine| machine["server_id"] == server_id).unwrap();
+            if machine["state"] == state {
+                return;
+            }
+            assert!(begun.elapsed() < LIMIT, "{server_id} is not {state}: {status}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+}
+
+/// A gateway of the farm.
+pub(crate) struct Machine {
+    pub(crate) gateway: Gateway,
+    pub(crate) file: PathBuf,
+}
+
+/// Machines with a key and a ring in common.
+pub(crate) struct Farm {
+    pub(crate) folder: Scratch,
+    certificate: Vec<u8>,
+    pub(crate) machines: Vec<Machine>,
+    /// Numbers of processes beside the first ones of the machines.
+    pub(crate) pids: Vec<u32>,
+}
+
+impl Drop for Farm {
+    fn drop(&mut self) {
+        // What an upgrade has started is no child of this program.
+        self.pids.iter().for_each(|pid| drop(Command::new("kill").args(["-KILL", &pid.to_string()]).status()));
+    }
+}
+
+/// Server ID of a machine.
+pub(crate) fn server_id(machine: usize) -> String {
+    format!("0a{machine:02x}")
+}
+
+impl Farm {
+    pub(crate) fn new(name: &str) -> Self {
+        let folder = Scratch::new(&format!("balance-{name}"));
+        std::fs::create_dir_all(folder.0.join("www")).unwrap();
+        std::fs::write(folder.0.join("www/small"), "small").unwrap();
+        std::fs::write(folder.0.join("www/large"), large()).unwrap();
+        let certificate = folder.certificate("localhost").cert.der().to_vec();
+        let path = |name: &str| folder.0.join(name).display().to_string();
+        assert!(balance(&["key", &path("lb.key")]).stdout(Stdio::null()).status().unwrap().success());
+        let keys =
+            Command::new(env!("CARGO_BIN_EXE_tiderace")).args(["edge", "keys", "--file", &path("ring")]).output();
+        assert!(keys.unwrap().status.success());
+        Self { folder, certificate, machines: Vec::new(), pids: Vec::new() }
+    }
+
+    /// Starts the next machine, which names itself in its answers.
+    pub(crate) fn add_machine(&mut self) -> usize {
+        let number = self.machines.len() + 1;
+        let file = self.folder.0.join(format!("edge-{number}.toml"));
+        let id = server_id(number);
+        let text = format!(
+            "listen = \"127.0.0.1:0\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\nworkers = 2\ndrain = \"60 s\"\n\
+             [keys]\nfile = \"ring\"\n[admin]\nsocket = \"edge-{number}.sock\"\n[limits]\nconnections-per-address = 5000\n\
+             [load-balancer]\nserver-id = \"{id}\"\nkey = \"lb.key\"\nnetworks = \"127.0.0.0/8\"\n\
+             [[route]]\nfiles = \"www\"\n[route.response-headers]\nset = {{ x-machine = \"{number}\" }}\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        self.machines.push(Machine { gateway: Gateway::start(&file), file });
+        number
+    }
+
+    /// Writes the configuration of load balancers: these machines, of which some drain.
+    pub(crate) fn configure(&self, machines: &[usize], drained: &[usize]) -> PathBuf {
+        let mut text = "listen = \"127.0.0.1:0\"\nworkers = 2\n[health]\ninterval = \"100 ms\"\n\
+                        [[connection-ids]]\nkey = \"lb.key\"\n"
+            .to_owned();
+        for number in machines {
+            let (id, address) = (server_id(*number), self.machines[number - 1].gateway.address);
+            let drain = drained.contains(number);
+            let _ = write!(text, "[[machine]]\nserver-id = \"{id}\"\naddress = \"{address}\"\ndrain = {drain}\n");
+        }
+        let file = self.folder.0.join("balance.toml");
+        std::fs::write(&file, text).unwrap();
+        file
+    }
+
+    pub(crate) fn balancer(&self) -> Balancer {
+        Balancer::start(&self.folder.0.join("balance.toml"))
+    }
+
+    /// The site by a load balancer.
+    pub(crate) fn site(&self, balancer: &Balancer) -> Site {
+        Site::new(balancer.address, &self.certificate)
+    }
+}
