@@ -83,11 +83,7 @@ impl Driver {
         let pending = Pending::new(&mut shared.lock().endpoint);
         let segments = socket.max_segments();
         // Without GSO each send carries one payload.
-        let mut size = if segments > 1 { SEND_BUFFER } else { 2048 };
-        if balancers.is_some() {
-            // What goes back through a load balancer has a header in front of each payload.
-            size -= ProxyHeader::MAX_LEN * segments;
-        }
+        let size = if segments > 1 { SEND_BUFFER } else { 2048 };
         socket.balancers = balancers;
         Self {
             shared,
@@ -164,7 +160,8 @@ impl Driver {
                 Some(transmit) => transmit,
                 None => {
                     let now = self.shared.clock.now();
-                    let Some(transmit) = state.endpoint.poll_transmit(now, &mut self.send_buffer) else {
+                    let room = self.room();
+                    let Some(transmit) = state.endpoint.poll_transmit(now, &mut self.send_buffer[..room]) else {
                         return false;
                     };
                     transmit
@@ -186,6 +183,13 @@ impl Driver {
             }
         }
         true
+    }
+
+    /// Bytes that one send may have before it gets headers for a load balancer, one in front of each payload.
+    fn room(&self) -> usize {
+        let all = self.send_buffer.len();
+        let has_headers = self.socket.balancers.as_ref().is_some_and(LoadBalancers::are_used);
+        if has_headers { all - ProxyHeader::MAX_LEN * self.socket.max_segments() } else { all }
     }
 
     /// Hands misrouted datagrams to their shards, and takes those that other shards received for this one. `true` when there may

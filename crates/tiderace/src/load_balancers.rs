@@ -7,7 +7,10 @@
 
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr},
-    sync::{Arc, PoisonError, RwLock},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use bytes::Buf;
@@ -40,6 +43,8 @@ pub struct LoadBalancers(Arc<Inner>);
 struct Inner {
     trust: RwLock<Trust>,
     ways: RwLock<Ways>,
+    /// There are ways back.
+    are_used: AtomicBool,
 }
 
 #[derive(Default)]
@@ -59,12 +64,17 @@ impl Default for LoadBalancers {
 impl LoadBalancers {
     /// Load balancers at the addresses that `trust` accepts.
     pub fn new(trust: Trust) -> Self {
-        Self(Arc::new(Inner { trust: RwLock::new(trust), ways: RwLock::default() }))
+        Self(Arc::new(Inner { trust: RwLock::new(trust), ways: RwLock::default(), are_used: AtomicBool::new(false) }))
     }
 
     /// Believes others from here on. Answers still go back as they came.
     pub fn set_trust(&self, trust: Trust) {
         *self.0.trust.write().unwrap_or_else(PoisonError::into_inner) = trust;
+    }
+
+    /// Returns whether there are clients of load balancers.
+    pub(crate) fn are_used(&self) -> bool {
+        self.0.are_used.load(Ordering::Relaxed)
     }
 
     fn trusts(&self, address: IpAddr) -> bool {
@@ -74,6 +84,7 @@ impl LoadBalancers {
 
     /// The address that stands for a way back.
     pub(crate) fn intern(&self, way: WayBack) -> IpAddr {
+        self.0.are_used.store(true, Ordering::Relaxed);
         let known = self.0.ways.read().unwrap_or_else(PoisonError::into_inner).find(&way);
         let number = known.unwrap_or_else(|| self.0.ways.write().unwrap_or_else(PoisonError::into_inner).add(way));
         let [a, b, c, d, e, f, g] = PREFIX;
@@ -83,10 +94,13 @@ impl LoadBalancers {
     /// The way back that an address stands for.
     pub(crate) fn way_back(&self, local: Option<IpAddr>) -> Option<WayBack> {
         let Some(IpAddr::V6(local)) = local else { return None };
-        let (number, prefix) =
-            local.segments().split_last().map(|(last, prefix)| (usize::from(*last), prefix == PREFIX))?;
+        let segments = local.segments();
+        let (number, prefix) = segments.split_last()?;
+        if prefix != PREFIX {
+            return None;
+        }
         let ways = self.0.ways.read().unwrap_or_else(PoisonError::into_inner);
-        ways.all.get(number).copied().filter(|_| prefix)
+        ways.all.get(usize::from(*number)).copied()
     }
 
     /// Takes the headers off a read. Hands on a datagram for each run of payloads of one client, with the hint of its header. Returns

@@ -80,8 +80,7 @@ fn datagrams(status: &Value) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_datagram_at_the_load_balancer_costs() {
     let (rounds, times) = (number("BALANCE_COST_ROUNDS", 1), number("BALANCE_DOWNLOADS", 5));
-    let mut farm = Farm::new("cost");
-    farm.add_machine();
+    let farm = Farm::new("cost", 1);
     farm.configure(&[1], &[]);
     let mut balancer = farm.balancer();
     let relay = RawRelay::before(farm.machines[0].gateway.address);

@@ -108,7 +108,8 @@ pub(crate) fn server_id(machine: usize) -> String {
 }
 
 impl Farm {
-    pub(crate) fn new(name: &str) -> Self {
+    /// Starts so many machines.
+    pub(crate) fn new(name: &str, machines: usize) -> Self {
         let folder = Scratch::new(&format!("balance-{name}"));
         std::fs::create_dir_all(folder.0.join("www")).unwrap();
         std::fs::write(folder.0.join("www/small"), "small").unwrap();
@@ -119,11 +120,13 @@ impl Farm {
         let keys =
             Command::new(env!("CARGO_BIN_EXE_tiderace")).args(["edge", "keys", "--file", &path("ring")]).output();
         assert!(keys.unwrap().status.success());
-        Self { folder, certificate, machines: Vec::new(), pids: Vec::new() }
+        let mut this = Self { folder, certificate, machines: Vec::new(), pids: Vec::new() };
+        (0..machines).for_each(|_| this.add_machine());
+        this
     }
 
     /// Starts the next machine, which names itself in its answers.
-    pub(crate) fn add_machine(&mut self) -> usize {
+    fn add_machine(&mut self) {
         let number = self.machines.len() + 1;
         let file = self.folder.0.join(format!("edge-{number}.toml"));
         let id = server_id(number);
@@ -135,7 +138,6 @@ impl Farm {
         );
         std::fs::write(&file, text).unwrap();
         self.machines.push(Machine { gateway: Gateway::start(&file), file });
-        number
     }
 
     /// Writes the configuration of load balancers: these machines, of which some drain.

@@ -99,8 +99,7 @@ async fn download(site: Site, stop: Arc<AtomicBool>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn machines_come_and_drain_under_load_and_no_connection_is_lost() {
     let (connections, rounds) = (number("BALANCE_CONNECTIONS", 4), number("BALANCE_ROUNDS", 2));
-    let mut farm = Farm::new("drain");
-    (farm.add_machine(), farm.add_machine(), farm.add_machine());
+    let farm = Farm::new("drain", 3);
     farm.configure(&[1, 2], &[]);
     let mut balancers = [farm.balancer(), farm.balancer()];
     let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -147,8 +146,7 @@ async fn machines_come_and_drain_under_load_and_no_connection_is_lost() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_keeps_its_machine_at_another_address_and_another_load_balancer() {
-    let mut farm = Farm::new("moves");
-    (farm.add_machine(), farm.add_machine(), farm.add_machine());
+    let farm = Farm::new("moves", 3);
     farm.configure(&[1, 2, 3], &[]);
     let balancers = [farm.balancer(), farm.balancer()];
     for wanted in 1..=3 {
@@ -171,8 +169,7 @@ async fn a_client_keeps_its_machine_at_another_address_and_another_load_balancer
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_datagrams_of_a_hello_meet_one_machine_at_every_load_balancer() {
-    let mut farm = Farm::new("hello");
-    (farm.add_machine(), farm.add_machine(), farm.add_machine());
+    let farm = Farm::new("hello", 3);
     farm.configure(&[1, 2, 3], &[]);
     let mut balancers = [farm.balancer(), farm.balancer()];
     let sites: Vec<Site> = balancers.iter().map(|balancer| farm.site(balancer)).collect();
@@ -207,8 +204,7 @@ async fn both_datagrams_of_a_hello_meet_one_machine_at_every_load_balancer() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_of_a_killed_machine_are_told_and_come_to_another_one() {
-    let mut farm = Farm::new("killed");
-    (farm.add_machine(), farm.add_machine());
+    let farm = Farm::new("killed", 2);
     farm.configure(&[1, 2], &[]);
     let mut balancer = farm.balancer();
     let site = farm.site(&balancer);
@@ -232,8 +228,7 @@ async fn clients_of_a_killed_machine_are_told_and_come_to_another_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_that_ends_takes_no_new_connections_and_completes_those_it_has() {
-    let mut farm = Farm::new("stop");
-    (farm.add_machine(), farm.add_machine());
+    let farm = Farm::new("stop", 2);
     farm.configure(&[1, 2], &[]);
     let mut balancer = farm.balancer();
     let site = farm.site(&balancer);
@@ -247,8 +242,7 @@ async fn a_machine_that_ends_takes_no_new_connections_and_completes_those_it_has
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upgrade_of_a_machine_keeps_connections_that_come_by_a_load_balancer() {
-    let mut farm = Farm::new("upgrade");
-    (farm.add_machine(), farm.add_machine());
+    let mut farm = Farm::new("upgrade", 2);
     farm.configure(&[1, 2], &[]);
     let balancers = [farm.balancer(), farm.balancer()];
     let site = farm.site(&balancers[0]);
@@ -283,8 +277,7 @@ async fn an_upgrade_of_a_machine_keeps_connections_that_come_by_a_load_balancer(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_configuration_changes_nothing() {
-    let mut farm = Farm::new("wrong");
-    farm.add_machine();
+    let farm = Farm::new("wrong", 1);
     let file = farm.configure(&[1], &[]);
     let mut balancer = farm.balancer();
     let site = farm.site(&balancer);

@@ -1,11 +1,6 @@
 //! The configuration of a load balancer.
 
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use tiderace::transport::quic_lb::{QuicLb, QuicLbError, QuicLbParameters, ServerId};
 
@@ -182,7 +177,7 @@ fn codecs(given: &[ConnectionIds], server_id_len: usize, directory: &Path) -> Re
         let at = |key| [Key("connection-ids"), Number(number), Key(key)];
         let key = match ids.key.as_str() {
             "" => None,
-            file => Some(key::read(&PathBuf::from(directory.join(file))).map_err(|error| {
+            file => Some(key::read(&directory.join(file)).map_err(|error| {
                 let hint = error.hint();
                 Fault::of(&at("key"), error.to_string(), ConfigCause::ConnectionIdKey(Arc::new(error))).hint(hint)
             })?),

@@ -353,8 +353,9 @@ mod tests {
         assert_ne!(machine(&table, &packet), 2);
         assert_eq!(Table::new(&config, Some(&table)).machines()[2].health(), Health::Down, "health outlives a reload");
 
-        let all_down = table.machines().iter().map(|machine| machine.set_health(Health::Down)).count();
-        assert_eq!(all_down, 3);
+        for other in table.machines() {
+            other.set_health(Health::Down);
+        }
         assert!(machine(&table, &long(&[5; 8])) < 3, "when none answers, one gets it all the same");
         table.machines()[2].set_health(Health::Up);
         assert_eq!(machine(&table, &long(&[5; 8])), 2, "one that drains is better than one that does not answer");

@@ -58,7 +58,7 @@ impl FromStr for ServerId {
 
     fn from_str(text: &str) -> Result<Self, ServerIdError> {
         let wrong = || ServerIdError(text.to_owned());
-        if text.len() % 2 != 0 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        if !text.len().is_multiple_of(2) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(wrong());
         }
         let byte = |at: usize| u8::from_str_radix(&text[at..at + 2], 16);
