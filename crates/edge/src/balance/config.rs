@@ -47,11 +47,11 @@ section! {
 section! {
     /// `[[machine]]`: a machine that serves.
     pub struct Machine {
-        /// Its server ID, in hexadecimal digits. All have as many bytes.
+        /// Server ID of the machine, in hexadecimal digits. All have as many bytes.
         server_id: String = String::new(),
         /// IP address and port that datagrams are sent to. Only from there answers are taken.
         address: String = String::new(),
-        /// It gets no new connections, and keeps those that it has.
+        /// Drain the machine: no new connections; those that it has stay.
         drain: bool = false,
     }
 }

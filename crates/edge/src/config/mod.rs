@@ -74,7 +74,7 @@ section! {
         files: Files = Files::default(),
         /// Proxies in front of the gateway that are believed when they name the client.
         trusted_proxies: TrustedProxies = TrustedProxies::default(),
-        /// This machine as one of several behind load balancers.
+        /// Load balancers in front of this machine, which is one of several.
         load_balancer: LoadBalancer = LoadBalancer::default(),
         /// Requests of each client, to all routes together.
         rate_limit: Option<RateLimit> = None,

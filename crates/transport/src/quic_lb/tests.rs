@@ -39,7 +39,7 @@ fn encrypted_vectors_of_the_draft() {
     agrees(0, Some(key), "ed793a51d49b8f5fab", "ee080dbf48c0d1e55d", "125779c9cc86beb3a3a4a3ca96fce4bfe0cdbc");
 }
 
-/// §5.4.2.4.
+/// Example of §5.4.2.4.
 #[test]
 fn the_worked_example_of_the_draft() {
     let key = bytes("fdf726a9893ec05c0632d3956680baf0").try_into().unwrap();
