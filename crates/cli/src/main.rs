@@ -24,6 +24,7 @@ mod stdout;
 mod stream;
 mod trust;
 mod watch;
+mod why;
 
 use std::{io::IsTerminal, process::ExitCode};
 
@@ -56,6 +57,7 @@ enum Command {
     #[cfg(target_os = "linux")]
     Serve(serve::Args),
     Stream(stream::Args),
+    Why(Box<why::Args>),
     Completions(about::CompletionsArgs),
     Man(about::ManArgs),
     Version(about::VersionArgs),
@@ -84,6 +86,7 @@ fn main() -> ExitCode {
         #[cfg(target_os = "linux")]
         Command::Serve(args) => serve::run(&args),
         Command::Stream(args) => stream::run(&args),
+        Command::Why(args) => why::run(&args),
         Command::Completions(args) => about::completions(&args, Cli::command()),
         Command::Man(args) => about::man(&args, Cli::command()),
         Command::Version(args) => about::version(&args),

@@ -91,7 +91,7 @@ impl Watched {
 
     /// Settings of a client.
     pub(crate) fn of_client(&self) -> client::Watch {
-        client::Watch { observe: self.observer(), packets: self.packets.clone() }
+        client::Watch { observe: self.observer(), packets: self.packets.clone(), tcp: None }
     }
 
     /// Opens an endpoint whose packets are recorded.

@@ -27,6 +27,7 @@ use crate::{
     packets::PacketTap,
     probe::Prober,
     race::{Action, Input, Leg, Plan, Race, Verdict},
+    settings::TcpObserver,
     timeouts::Waited,
 };
 
@@ -52,6 +53,8 @@ pub(crate) struct DialContext {
     pub(crate) started: std::time::Instant,
     pub(crate) quic: ClientConfig,
     pub(crate) tcp: Arc<rustls::ClientConfig>,
+    /// Receives sockets of TCP.
+    pub(crate) tcp_observer: Option<Arc<dyn TcpObserver>>,
     pub(crate) closing: Arc<ClosingConnections>,
     /// Budget that connections over QUIC are charged to.
     pub(crate) memory: ProcessBudget,
@@ -213,9 +216,10 @@ impl Dial {
             }
             Action::Start(Leg::Tcp) => {
                 let (to, tls, events) = (self.to.clone(), self.means.tcp.clone(), self.events.0.clone());
+                let observer = self.means.tcp_observer.clone();
                 self.legs.spawn(async move {
                     let begun = std::time::Instant::now();
-                    match connect_tls(to.tcp, tls, to.host, events).await {
+                    match connect_tls(to.tcp, tls, to.host, events, observer).await {
                         Ok(stream) => LegEvent::Tcp(Box::new(stream), begun.elapsed()),
                         Err(error) => LegEvent::TcpFailed((&error).into()),
                     }
@@ -500,8 +504,12 @@ async fn connect_tls(
     tls: Arc<rustls::ClientConfig>,
     host: String,
     events: mpsc::UnboundedSender<LegEvent>,
+    observer: Option<Arc<dyn TcpObserver>>,
 ) -> io::Result<TlsStream<TcpStream>> {
     let stream = connect_tcp(addresses).await?;
+    if let Some(observer) = observer {
+        observer.connected(&stream);
+    }
     let _ = events.send(LegEvent::TcpConnected(stream.peer_addr()?.ip()));
     let name = ServerName::try_from(host).map_err(io::Error::other)?;
     TlsConnector::from(tls).connect(name, stream).await

@@ -50,6 +50,7 @@ use crate::{
     race::{Leg, Verdict},
     report::Reports,
     resolve::{Offer, Resolver},
+    settings::TcpObserver,
     timeouts::{self, Progress, Timeouts, Waited},
     tls,
     upkeep::Upkeep,
@@ -110,6 +111,7 @@ struct Inner {
     quic: ClientConfig,
     packets: Option<Arc<PacketFile>>,
     tcp: Arc<rustls::ClientConfig>,
+    tcp_observer: Option<Arc<dyn TcpObserver>>,
     resolver: Resolver,
     memory: Mutex<Memory>,
     budget: ProcessBudget,
@@ -140,7 +142,12 @@ impl Client {
     /// When the roots, the name server or the file of tickets cannot be used.
     pub fn with(settings: &Settings) -> Result<Self, FetchError> {
         let Settings { trust, dns, record_delay, early_data, tickets, idle_timeout, .. } = settings;
-        let profile = Profile { idle_timeout: *idle_timeout, ..Profile::default() };
+        let mut profile = Profile { idle_timeout: *idle_timeout, ..Profile::default() };
+        if let Some(window) = settings.receive_window {
+            profile.streams.receive_window_stream = window;
+            profile.streams.receive_window_connection = window;
+            profile.streams.receive_window_max = window;
+        }
         let quic = tls::quic(trust, h3_quic::ALPN, tickets.as_deref(), *early_data, settings.keys())?;
         let resolver = match dns {
             None => Resolver::system(),
@@ -156,6 +163,7 @@ impl Client {
             },
             packets: settings.watch.packets.clone(),
             tcp: tls::tcp(trust, settings.tcp_versions.protocols(), settings.keys())?,
+            tcp_observer: settings.watch.tcp.clone(),
             resolver: resolver.with_delay(*record_delay).with_addresses(settings.addresses.clone()),
             memory: Mutex::new(Memory::new(settings.head_start)),
             budget: settings.memory.clone(),

@@ -61,6 +61,6 @@ pub use packets::{PacketKeys, PacketTap};
 pub use race::{Leg, Verdict};
 pub use resolve::KnownAddresses;
 pub use service::Evidence;
-pub use settings::{Settings, TcpVersions, Watch};
+pub use settings::{Settings, TcpObserver, TcpVersions, Watch};
 pub use timeouts::{Pace, Timeouts, TooSlow};
 pub use tls::Trust;

@@ -214,6 +214,7 @@ impl PrivateClient {
             tcp: self.tcp.clone(),
             closing: self.closing.clone(),
             memory: self.budget.clone(),
+            tcp_observer: None,
             packets: self.packets.clone(),
             tcp_allowed: route.only != Some(Leg::Quic),
         };

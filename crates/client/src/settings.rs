@@ -5,6 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use capture::PacketFile;
 use rustls::KeyLog;
 use tiderace::transport::{memory::ProcessBudget, observe::ObserverFactory};
+use tokio::net::TcpStream;
 
 use crate::{
     local::LocalAddress,
@@ -50,23 +51,39 @@ pub struct Settings {
     /// Write the secrets of connections into the file that `SSLKEYLOGFILE` names, where that is set. Readers of the file can decrypt
     /// captured packets.
     pub key_log: bool,
-    /// Observers of connections over QUIC.
+    /// Flow control window of QUIC, of a stream and of a connection, which does not grow. `None`: the windows follow the rate.
+    pub receive_window: Option<u64>,
+    /// Observers of connections.
     pub watch: Watch,
 }
 
-/// Observers of connections over QUIC.
+/// Observers of connections.
 #[derive(Clone, Default)]
 pub struct Watch {
-    /// Observes each connection.
+    /// Observes each connection over QUIC.
     pub observe: Option<Arc<dyn ObserverFactory>>,
     /// Receives packets over UDP, and the keys of all connections. Whoever reads it reads their content.
     pub packets: Option<Arc<PacketFile>>,
+    /// Receives each socket of TCP as soon as it is connected, before TLS: for statistics of the kernel.
+    pub tcp: Option<Arc<dyn TcpObserver>>,
+}
+
+/// Observer of connections over TCP.
+pub trait TcpObserver: Send + Sync {
+    /// The socket is connected. It belongs to the client: an observer duplicates the descriptor to read statistics later.
+    fn connected(&self, stream: &TcpStream);
+}
+
+impl<F: Fn(&TcpStream) + Send + Sync> TcpObserver for F {
+    fn connected(&self, stream: &TcpStream) {
+        self(stream);
+    }
 }
 
 impl core::fmt::Debug for Watch {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let observed = self.observe.is_some();
-        f.debug_struct("Watch").field("observed", &observed).field("packets", &self.packets).finish()
+        let (observed, tcp) = (self.observe.is_some(), self.tcp.is_some());
+        f.debug_struct("Watch").field("observed", &observed).field("packets", &self.packets).field("tcp", &tcp).finish()
     }
 }
 
@@ -120,6 +137,7 @@ impl Default for Settings {
             tcp_versions: TcpVersions::default(),
             addresses: Vec::new(),
             key_log: false,
+            receive_window: None,
             watch: Watch::default(),
         }
     }

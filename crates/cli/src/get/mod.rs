@@ -1,7 +1,7 @@
 //! `tiderace get`: URLs, over QUIC or TCP, and the verdict on the network.
 
 mod output;
-mod request;
+pub(crate) mod request;
 mod shared;
 mod write_out;
 
@@ -209,7 +209,7 @@ fn complain(error: &dyn std::fmt::Display) {
     eprintln!("error: {}", printable(&error.to_string()));
 }
 
-fn word(early: EarlyData) -> &'static str {
+pub(crate) fn word(early: EarlyData) -> &'static str {
     match early {
         EarlyData::None => "none",
         EarlyData::Offered => "offered",

@@ -47,9 +47,9 @@ pub(super) struct RequestArgs {
 
 /// A field of a request.
 #[derive(Clone, Debug)]
-struct Field {
-    name: HeaderName,
-    value: HeaderValue,
+pub(crate) struct Field {
+    pub(crate) name: HeaderName,
+    pub(crate) value: HeaderValue,
 }
 
 impl FromStr for Field {
@@ -65,7 +65,7 @@ impl FromStr for Field {
 
 /// An address that is not looked up: `HOST:PORT:ADDRESS`, an IPv6 address in brackets or without.
 #[derive(Clone, Debug)]
-pub(super) struct Resolved(pub(super) KnownAddresses);
+pub(crate) struct Resolved(pub(crate) KnownAddresses);
 
 impl FromStr for Resolved {
     type Err = String;
@@ -160,7 +160,7 @@ impl RequestArgs {
 }
 
 /// An https URL.
-fn https(text: &str) -> Result<Url, Failure> {
+pub(crate) fn https(text: &str) -> Result<Url, Failure> {
     let wrong = |why: &str| Failure::new(format_args!("`{text}` {why}")).hint("write it like https://localhost:8443/");
     let url = Url::parse(text).map_err(|error| wrong(&format!("is no URL: {error}")))?;
     if url.scheme() != "https" {

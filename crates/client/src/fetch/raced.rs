@@ -55,6 +55,7 @@ impl Client {
             started: inner.started,
             quic: inner.quic.clone(),
             tcp: inner.tcp.clone(),
+            tcp_observer: inner.tcp_observer.clone(),
             closing: inner.closing.clone(),
             memory: inner.budget.clone(),
             packets: inner.packets.clone(),

@@ -31,6 +31,14 @@ pub struct TcpInfo {
     pub bytes_resent: u64,
     /// Rate at which data was delivered lately; `None` before there is a sample.
     pub delivery_rate: Option<Bitrate>,
+    /// RTT as the receiving side estimates it; zero before there is a sample.
+    pub receive_rtt: Duration,
+    /// Packets received with data.
+    pub data_packets_received: u32,
+    /// Packets received with data beyond a gap; zero where the kernel is older than 5.4 and does not count them.
+    pub out_of_order_packets: u32,
+    /// Bytes of data received in order.
+    pub bytes_received: u64,
 }
 
 impl TcpInfo {
@@ -64,6 +72,10 @@ impl TcpInfo {
                 .map(|rate| Bitrate::from_bps(rate.saturating_mul(8))),
             bytes_sent: long(200)?,
             bytes_resent: long(208)?,
+            receive_rtt: micros(92)?,
+            data_packets_received: word(152)?,
+            out_of_order_packets: word(224).unwrap_or(0),
+            bytes_received: long(128)?,
         })
     }
 }

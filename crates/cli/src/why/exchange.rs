@@ -1,0 +1,265 @@
+//! One exchange: the object over one transport, on a connection of its own, and a few small requests beside it.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use client::{Client, FetchError, KnownAddresses, Leg, Pace, Route, Settings, Timeouts, Trust, Watch, fetch::ResponseBody};
+use http::{HeaderMap, Method, Request};
+use http_body_util::{BodyExt, Empty};
+use tiderace::transport::observe::ObserverFactory;
+use tokio::time::{MissedTickBehavior, interval, timeout_at};
+
+use super::{
+    arrivals::Arrivals,
+    cpu::Clocks,
+    evidence::{Cut, Exchange, Transport},
+    observe::{Recorders, Trace},
+    tcp::{LastSocket, Readings},
+};
+
+/// Time between two readings of `TCP_INFO`.
+const READ: Duration = Duration::from_millis(10);
+/// Pause between two small requests during the transfer.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Small requests during one transfer.
+const REQUESTS: usize = 8;
+
+/// Target of all exchanges.
+#[derive(Clone)]
+pub(super) struct Target {
+    pub(super) url: String,
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) fields: HeaderMap,
+    pub(super) trust: Trust,
+    /// Address of TCP, which is connected to in all rounds.
+    pub(super) tcp: SocketAddr,
+    /// Address of QUIC.
+    pub(super) quic: SocketAddr,
+    pub(super) receive_window: Option<u64>,
+    pub(super) connect: Duration,
+    pub(super) qlog: Option<Arc<dyn ObserverFactory>>,
+}
+
+/// Limits of one exchange.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) bytes: u64,
+    pub(super) time: Duration,
+}
+
+impl Target {
+    /// A client without memory, tickets and connections.
+    fn client(&self, watch: Watch) -> Result<Client, FetchError> {
+        let known = KnownAddresses { host: self.host.clone(), port: self.port, addresses: vec![self.tcp.ip()] };
+        Client::with(&Settings {
+            trust: self.trust.clone(),
+            addresses: vec![known],
+            timeouts: Timeouts { connect: self.connect, response: Duration::MAX, content: Pace { bytes: 0, ..Pace::default() } },
+            key_log: true,
+            receive_window: self.receive_window,
+            watch,
+            ..Settings::default()
+        })
+    }
+
+    fn route(&self, transport: Transport) -> Route {
+        match transport {
+            Transport::H3 => Route { only: Some(Leg::Quic), udp: Some(self.quic), fresh: false },
+            Transport::H2 => Route { only: Some(Leg::Tcp), udp: None, fresh: false },
+        }
+    }
+
+    fn request(&self, method: Method) -> Result<Request<Empty<Bytes>>, FetchError> {
+        let mut request = Request::new(Empty::new());
+        *request.uri_mut() = self.url.parse().map_err(|error| FetchError::Url(format!("{}: {error}", self.url)))?;
+        *request.method_mut() = method;
+        *request.headers_mut() = self.fields.clone();
+        Ok(request)
+    }
+
+    /// Asks once, over one transport, and gives the answer without its content.
+    pub(super) async fn ask(&self, transport: Transport, method: Method) -> Result<http::Response<()>, FetchError> {
+        let client = self.client(Watch::default())?;
+        let sent = client.send(self.request(method)?, &self.route(transport)).await;
+        let answer = sent.map(|fetched| {
+            let (mut parts, _) = fetched.response.into_parts();
+            parts.extensions.insert(fetched.protocol);
+            http::Response::from_parts(parts, ())
+        });
+        client.close().await;
+        answer
+    }
+
+    /// Asks twice over HTTP/3, the second time with a ticket of the first connection.
+    pub(super) async fn resume(&self) -> Option<super::evidence::Resumption> {
+        let client = self.client(Watch::default()).ok()?;
+        let route = Route { fresh: true, ..self.route(Transport::H3) };
+        let both = async {
+            let first = client.send(self.request(Method::HEAD).ok()?, &route).await.ok()?;
+            let _ = first.response.into_body().collect().await;
+            // Tickets follow the handshake.
+            tokio::time::sleep(PAUSE).await;
+            let second = client.send(self.request(Method::HEAD).ok()?, &route).await.ok()?;
+            Some(super::evidence::Resumption {
+                early_data: crate::get::word(second.early_data),
+                first_byte_ms: second.first_byte.as_secs_f64() * 1e3,
+            })
+        };
+        let resumed = tokio::time::timeout(self.connect, both).await.ok().flatten();
+        client.close().await;
+        resumed
+    }
+}
+
+/// Makes one exchange. Errors are in it.
+pub(super) async fn run(target: &Target, transport: Transport, round: u32, limits: Limits) -> Exchange {
+    let trace: Arc<Mutex<Trace>> = Arc::default();
+    let socket: Arc<LastSocket> = Arc::default();
+    let recorders = Recorders { trace: trace.clone(), qlog: target.qlog.clone() };
+    let watch = Watch { observe: Some(Arc::new(recorders)), packets: None, tcp: Some(socket.clone()) };
+    let mut exchange = Exchange {
+        transport,
+        round,
+        protocol: None,
+        handshake_ms: None,
+        first_byte_ms: None,
+        seconds: 0.0,
+        bytes: 0,
+        cut: None,
+        loaded_ms: Vec::new(),
+        cpu: None,
+        arrivals: super::arrivals::ArrivalFacts::default(),
+        quic: None,
+        tcp: None,
+        error: None,
+    };
+    // Roots are read before the clock starts.
+    let client = match target.client(watch) {
+        Ok(client) => client,
+        Err(error) => return Exchange { error: Some(error.to_string()), ..exchange },
+    };
+    let begun = Instant::now();
+    let transfer = Transfer { target, client: &client, begun, limits, socket: &socket };
+    if let Err(error) = transfer.run(&mut exchange).await {
+        exchange.error = Some(error);
+    }
+    if exchange.error.is_some() || exchange.cut.is_some() {
+        exchange.seconds = begun.elapsed().as_secs_f64();
+    }
+    client.close().await;
+    socket.forget();
+    if transport == Transport::H3 {
+        let facts = trace.lock().unwrap_or_else(PoisonError::into_inner).facts();
+        exchange.handshake_ms = exchange.handshake_ms.or(facts.handshake_ms);
+        exchange.quic = Some(facts);
+    }
+    exchange
+}
+
+/// A transfer at work.
+struct Transfer<'a> {
+    target: &'a Target,
+    client: &'a Client,
+    begun: Instant,
+    limits: Limits,
+    socket: &'a LastSocket,
+}
+
+impl Transfer<'_> {
+    async fn run(&self, exchange: &mut Exchange) -> Result<(), String> {
+        let deadline = tokio::time::Instant::from_std(self.begun + self.limits.time);
+        let clocks = Clocks::read();
+        let request = self.target.request(Method::GET).map_err(|error| error.to_string())?;
+        let route = self.target.route(exchange.transport);
+        let sent = self.client.send(request, &route);
+        let Ok(sent) = timeout_at(deadline, sent).await else {
+            exchange.cut = Some(Cut::Time);
+            return Err("there was no answer in time".to_owned());
+        };
+        let fetched = sent.map_err(|error| error.to_string())?;
+        exchange.protocol = Some(fetched.protocol);
+        exchange.handshake_ms = fetched.handshake.map(|took| took.as_secs_f64() * 1e3);
+        exchange.first_byte_ms = Some(fetched.first_byte.as_secs_f64() * 1e3);
+        let status = fetched.response.status();
+        if !status.is_success() {
+            return Err(format!("the answer is {status}"));
+        }
+        let mut requests = tokio::task::JoinSet::new();
+        if fetched.protocol != "http/1.1" {
+            let (target, client) = (self.target.clone(), self.client.clone());
+            let (route, found) = (target.route(exchange.transport), Arc::new(Mutex::new(Vec::new())));
+            requests.spawn(beside(target, client, route, found.clone()));
+            let read = self.read(fetched.response.into_body(), deadline, exchange).await;
+            requests.shutdown().await;
+            exchange.loaded_ms = std::mem::take(&mut found.lock().unwrap_or_else(PoisonError::into_inner));
+            exchange.cpu = clocks.and_then(Clocks::since);
+            return read;
+        }
+        self.read(fetched.response.into_body(), deadline, exchange).await
+    }
+
+    /// Reads the content.
+    async fn read(
+        &self,
+        mut body: ResponseBody,
+        deadline: tokio::time::Instant,
+        exchange: &mut Exchange,
+    ) -> Result<(), String> {
+        let (mut arrivals, mut readings) = (Arrivals::default(), Readings::default());
+        let mut ticks = interval(READ);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let ended = loop {
+            tokio::select! {
+                frame = body.frame() => match frame {
+                    None => break Ok(()),
+                    Some(Err(error)) => break Err(error.to_string()),
+                    Some(Ok(frame)) => {
+                        let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+                        exchange.bytes += length;
+                        exchange.seconds = self.begun.elapsed().as_secs_f64();
+                        arrivals.add(self.begun.elapsed(), length);
+                        if exchange.bytes >= self.limits.bytes {
+                            exchange.cut = Some(Cut::Bytes);
+                            break Ok(());
+                        }
+                    }
+                },
+                _ = ticks.tick() => {
+                    if exchange.transport == Transport::H2 {
+                        readings.read(self.socket);
+                    }
+                },
+                () = tokio::time::sleep_until(deadline) => {
+                    exchange.cut = Some(Cut::Time);
+                    break Ok(());
+                }
+            }
+        };
+        readings.read(self.socket);
+        exchange.arrivals = arrivals.facts();
+        if exchange.transport == Transport::H2 {
+            exchange.tcp = readings.facts();
+        }
+        ended
+    }
+}
+
+/// Sends small requests one after the other on the connection of the transfer.
+async fn beside(target: Target, client: Client, route: Route, found: Arc<Mutex<Vec<f64>>>) {
+    for _ in 0..REQUESTS {
+        tokio::time::sleep(PAUSE).await;
+        let Ok(request) = target.request(Method::HEAD) else { return };
+        let begun = Instant::now();
+        let Ok(fetched) = client.send(request, &route).await else { return };
+        // A connection of its own shows nothing about the load.
+        if !fetched.reused {
+            return;
+        }
+        found.lock().unwrap_or_else(PoisonError::into_inner).push(begun.elapsed().as_secs_f64() * 1e3);
+    }
+}

@@ -1,0 +1,140 @@
+//! `tiderace why` between real processes: over loopback, through relays, and with servers that lack something.
+#![cfg(target_os = "linux")]
+
+mod gateway;
+mod program;
+mod scratch;
+
+use std::fs;
+
+use gateway::Gateway;
+use program::{Service, refused, run, run_json};
+use scratch::Scratch;
+use serde_json::Value;
+
+/// A gateway that serves one file.
+struct Site {
+    gateway: Gateway,
+    scratch: Scratch,
+}
+
+impl Site {
+    fn start(name: &str, bytes: usize, settings: &str) -> Self {
+        let scratch = Scratch::new(name);
+        fs::create_dir(scratch.0.join("www")).unwrap();
+        fs::write(scratch.0.join("www/object"), vec![0x5a; bytes]).unwrap();
+        scratch.certificate("localhost");
+        let config = format!(
+            "listen = \"127.0.0.1:0\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n{settings}\n[[route]]\nfiles = \"www\"\n"
+        );
+        let file = scratch.0.join("edge.toml");
+        fs::write(&file, config).unwrap();
+        Self { gateway: Gateway::start(&file), scratch }
+    }
+
+    fn url(&self) -> String {
+        format!("https://localhost:{}/object", self.gateway.address.port())
+    }
+
+    fn resolve(&self) -> String {
+        format!("localhost:{}:127.0.0.1", self.gateway.address.port())
+    }
+
+    /// A relay before its UDP port, with this path downwards.
+    fn relay(&self, down: &str) -> Service {
+        let path = self.scratch.0.join("path.toml");
+        let text = format!(
+            "name = \"planted\"\ntitle = \"Planted\"\nabout = \"Planted.\"\n[path.down]\n{down}\n[path.up]\n\
+             [traffic]\nworkload = \"bulk\"\nconnections = 1\n[run]\nwarmup = \"1 s\"\nduration = \"1 s\"\n"
+        );
+        fs::write(&path, text).unwrap();
+        let to = format!("127.0.0.1:{}", self.gateway.address.port());
+        Service::start(&["relay", "--path", path.to_str().unwrap(), "--listen", "127.0.0.1:0", "--to", &to, "--json"])
+    }
+}
+
+fn why(site: &Site, options: &[&str]) -> Value {
+    let (url, resolve) = (site.url(), site.resolve());
+    run_json(&[&["why", &url, "-k", "--resolve", &resolve, "--json"], options].concat())
+}
+
+#[test]
+fn both_transports_are_measured_and_everything_is_in_the_json() {
+    let site = Site::start("why-plain", 300_000, "");
+    let qlog = site.scratch.0.join("qlog");
+    let report = why(&site, &["--rounds", "6", "--qlog", qlog.to_str().unwrap()]);
+    assert_eq!(report["partial"], false, "{report}");
+    let evidence = &report["evidence"];
+    assert_eq!(evidence["wanted"], 300_000);
+    assert!(evidence["discovery"]["alt_svc"].as_str().unwrap().contains("h3="), "{evidence}");
+    let exchanges = evidence["exchanges"].as_array().unwrap();
+    assert_eq!(exchanges.len(), 12);
+    for exchange in exchanges {
+        assert_eq!((&exchange["error"], &exchange["bytes"]), (&Value::Null, &300_000.into()), "{exchange}");
+        let facts = if exchange["transport"] == "h3" { &exchange["quic"] } else { &exchange["tcp"] };
+        assert!(facts.is_object() && exchange["handshake_ms"].as_f64().unwrap() > 0.0, "{exchange}");
+    }
+    // Transports take turns in who is first.
+    assert_eq!((&exchanges[0]["transport"], &exchanges[2]["transport"]), (&"h3".into(), &"h2".into()));
+    assert!(report["diagnosis"]["completion"]["outcome"].is_string() || report["diagnosis"]["completion"]["outcome"].is_object());
+    assert!(fs::read_dir(&qlog).unwrap().count() >= 6);
+}
+
+#[test]
+fn a_policer_on_udp_is_named_and_the_report_fits_a_terminal() {
+    let site = Site::start("why-policer", 1_500_000, "");
+    let relay = site.relay("policer = { rate = \"8 Mbit/s\", burst = \"30 kB\" }\ndelay = \"10 ms\"");
+    let report = why(&site, &["--rounds", "6", "--udp", relay.address()]);
+    let completion = &report["diagnosis"]["completion"];
+    assert_eq!(completion["outcome"]["slower"], "h3", "{completion}");
+    assert_eq!(completion["causes"][0]["cause"], "shaped", "{completion}");
+    let (url, resolve) = (site.url(), site.resolve());
+    let output = run(&["why", &url, "-k", "--resolve", &resolve, "--rounds", "6", "--udp", relay.address()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("HTTP/3 is slower") && text.contains("cause: shaped"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+#[test]
+fn udp_without_an_answer_is_blocked_where_the_server_announces_it() {
+    let site = Site::start("why-blocked", 50_000, "");
+    // Bound, and never read.
+    let hole = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = hole.local_addr().unwrap().to_string();
+    let report = why(&site, &["--rounds", "6", "--udp", &address, "--connect-timeout", "1 s"]);
+    assert_eq!(report["diagnosis"]["completion"]["causes"][0]["cause"], "udp_blocked", "{report}");
+    assert_eq!(report["partial"], true, "{report}");
+}
+
+#[test]
+fn a_server_without_http3_is_an_error_that_says_what_was_tried() {
+    let site = Site::start("why-none", 10_000, "[http3]\nenabled = false");
+    let (url, resolve) = (site.url(), site.resolve());
+    let (error, hint) = refused(&["why", &url, "-k", "--resolve", &resolve, "--connect-timeout", "1 s"]);
+    for part in ["no HTTP/3", "HTTPS record", "alt-svc: none", "tried directly", "UDP port"] {
+        assert!(error.contains(part), "{error}");
+    }
+    assert!(hint.contains("--udp"), "{hint}");
+    // What came over HTTP/2 is not thrown away.
+    let output = run(&["why", &url, "-k", "--resolve", &resolve, "--connect-timeout", "1 s", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &report["partial"]), (Some(2), &true.into()));
+    assert!(report["evidence"]["exchanges"].as_array().unwrap().len() >= 2, "{report}");
+}
+
+#[test]
+fn wrong_requests_are_refused_with_a_hint() {
+    for arguments in [
+        &["why", "http://localhost/"][..],
+        &["why", "https://localhost/", "--time", "1 s"],
+        &["why", "https://localhost/", "--bytes", "1 kB"],
+        &["why", "https://localhost/", "--connect-timeout", "0 s"],
+        &["why", "https://localhost:1/"],
+    ] {
+        refused(arguments);
+    }
+    let help = String::from_utf8(run(&["why", "--help"]).stdout).unwrap();
+    for part in ["head-of-line", "--rounds", "--bytes", "--time", "--resolve", "--qlog", "--connect-timeout", "docs/why.md"] {
+        assert!(help.contains(part), "{part}: {help}");
+    }
+}
