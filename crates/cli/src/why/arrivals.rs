@@ -85,11 +85,19 @@ pub(super) struct Stalls {
     sizes: Vec<usize>,
     /// Packets after the latest stall.
     after: usize,
+    /// Time in silences longer than a round trip across which nothing was lost.
+    pauses: Duration,
 }
 
 impl Stalls {
     /// A packet of `size` bytes brings new data, when `missing` packets have not arrived.
     pub(super) fn data(&mut self, now: Instant, size: usize, missing: usize, rtt: Option<Duration>) {
+        if let Some((at, was_missing)) = self.last
+            && now.saturating_since(at) > (rtt.unwrap_or_default() * 5 / 4).max(SPAN)
+            && missing <= was_missing
+        {
+            self.pauses += now.saturating_since(at);
+        }
         let least = STALL_MIN.max(rtt.unwrap_or_default() * 3);
         if let Some((at, was_missing)) = self.last
             && now.saturating_since(at) >= least
@@ -113,6 +121,11 @@ impl Stalls {
         }
         self.sizes.push(size);
         self.last = Some((now, missing));
+    }
+
+    /// Time in silences longer than a round trip across which nothing was lost: the sender had nothing to wait for from this end.
+    pub(super) fn pauses(&self) -> Duration {
+        self.pauses
     }
 
     pub(super) fn list(&self) -> Vec<Stall> {
@@ -150,5 +163,11 @@ mod tests {
         let [stall] = stalls.list()[..] else { panic!("{:?}", stalls.list()) };
         assert_eq!((stall.before, stall.after, stall.missing), (1_452, 1_200, 12));
         assert!((stall.ms - 481.0).abs() < 1e-6);
+        // Losses explain a silence; without them the sender has paused.
+        assert_eq!(stalls.pauses(), Duration::ZERO);
+        stalls.data(Instant::from_millis(619), 1_200, 12, Some(Duration::from_millis(90)));
+        assert_eq!(stalls.pauses(), Duration::ZERO);
+        stalls.data(Instant::from_millis(739), 1_200, 12, Some(Duration::from_millis(90)));
+        assert_eq!(stalls.pauses(), Duration::from_millis(120));
     }
 }

@@ -117,6 +117,8 @@ pub(super) struct QuicFacts {
     /// 1-RTT packet numbers that the server used, as far as is known.
     pub(super) numbers: u64,
     /// Packet numbers that never came: lost on the way, or skipped by the server.
+    pub(super) missing: u64,
+    /// Packets lost: as many of them as packets that sent data again.
     pub(super) lost: u64,
     /// Share of the gaps between lost packets that are shorter than ten packets; independent losses are further apart.
     pub(super) lost_together: Option<f64>,
@@ -152,6 +154,8 @@ pub(super) struct QuicFacts {
     pub(super) sent_lost: u64,
     pub(super) arrivals: ArrivalFacts,
     pub(super) stalls: Vec<Stall>,
+    /// Time in silences longer than a round trip across which nothing was lost.
+    pub(super) pauses_ms: f64,
 }
 
 /// Facts of a TCP connection, from `TCP_INFO`.

@@ -28,6 +28,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Small requests during one transfer.
 const REQUESTS: usize = 8;
 
+/// Priority of small requests (RFC 9218 §4.1).
+const URGENT: http::HeaderValue = http::HeaderValue::from_static("u=0");
+
 /// Target of all exchanges.
 #[derive(Clone)]
 pub(super) struct Target {
@@ -49,6 +52,8 @@ pub(super) struct Target {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) bytes: u64,
+    /// That is the whole object.
+    pub(super) is_whole: bool,
     pub(super) time: Duration,
 }
 
@@ -224,7 +229,7 @@ impl Transfer<'_> {
                         exchange.seconds = self.begun.elapsed().as_secs_f64();
                         arrivals.add(self.begun.elapsed(), length);
                         if exchange.bytes >= self.limits.bytes {
-                            exchange.cut = Some(Cut::Bytes);
+                            exchange.cut = (!self.limits.is_whole).then_some(Cut::Bytes);
                             break Ok(());
                         }
                     }
@@ -253,7 +258,9 @@ impl Transfer<'_> {
 async fn beside(target: Target, client: Client, route: Route, found: Arc<Mutex<Vec<f64>>>) {
     for _ in 0..REQUESTS {
         tokio::time::sleep(PAUSE).await;
-        let Ok(request) = target.request(Method::HEAD) else { return };
+        let Ok(mut request) = target.request(Method::HEAD) else { return };
+        // Without it, servers that obey RFC 9218 §10 answer after the object.
+        request.headers_mut().insert("priority", URGENT);
         let begun = Instant::now();
         let Ok(fetched) = client.send(request, &route).await else { return };
         // A connection of its own shows nothing about the load.

@@ -143,8 +143,9 @@ async fn explain(args: &Args) -> Result<ExitCode, Failure> {
     let (target, found) = discover::find(args, watched.observer()).await?;
     let share = args.bytes.as_bytes() / (2 * u64::from(args.rounds));
     let wanted = found.length.map_or(share, |length| length.min(share));
+    let is_whole = found.length == Some(wanted);
     let mut evidence = Evidence { discovery: found.discovery, wanted, ..Evidence::default() };
-    let budget = Budget { rounds: args.rounds, bytes: args.bytes.as_bytes(), time: args.time };
+    let budget = Budget { rounds: args.rounds, is_whole, bytes: args.bytes.as_bytes(), time: args.time };
     rounds::run(&target, budget, &mut evidence).await?;
     watched.finish();
     settle_wanted(&mut evidence);

@@ -66,6 +66,8 @@ pub(super) struct Trace {
     facts: QuicFacts,
     largest: Option<u64>,
     missing: BTreeMap<u64, ()>,
+    /// Packets in order that carry only data below what had arrived.
+    refills: u64,
     streams: HashMap<StreamId, Received>,
     /// Limits of a stream that this client opens, and of the connection, at the start.
     initial_stream: u64,
@@ -90,7 +92,9 @@ impl Trace {
     /// Facts so far.
     pub(super) fn facts(&self) -> QuicFacts {
         let mut facts = self.facts.clone();
-        facts.lost = u64::try_from(self.missing.len()).unwrap_or(u64::MAX);
+        facts.missing = u64::try_from(self.missing.len()).unwrap_or(u64::MAX);
+        // Servers skip numbers to see through forged acknowledgements (RFC 9000 §21.4): what was lost is sent again.
+        facts.lost = facts.missing.min(self.refills);
         let lost: Vec<u64> = self.missing.keys().copied().collect();
         facts.lost_together = together(&lost);
         facts.numbers = self.largest.map_or(0, |largest| largest + 1);
@@ -111,10 +115,12 @@ impl Trace {
         facts.blocked_ms = millis(self.blocked_for + open.unwrap_or_default());
         facts.arrivals = self.arrivals.facts();
         facts.stalls = self.stalls.list();
+        facts.pauses_ms = millis(self.stalls.pauses());
         facts
     }
 
-    fn number(&mut self, pn: u64) {
+    /// Takes a packet number; whether it is a late one.
+    fn number(&mut self, pn: u64) -> bool {
         match self.largest {
             None => self.largest = Some(pn),
             Some(largest) if pn > largest => {
@@ -128,11 +134,14 @@ impl Trace {
                     self.facts.late += 1;
                     // RFC 9002 §6.1.1: packets after a gap of three count as lost.
                     self.facts.late_by_three += u64::from(largest - pn >= 3);
+                    return true;
                 }
             }
         }
+        false
     }
 
+    /// Takes stream data; whether it is the furthest so far.
     fn stream(&mut self, now: Instant, id: StreamId, end: u64, len: u64) -> bool {
         let initial = self.initial_stream;
         let stream = self.streams.entry(id).or_insert_with(|| Received {
@@ -156,13 +165,15 @@ impl Trace {
     }
 
     fn received(&mut self, now: Instant, packet: &PacketEvent<'_>) {
-        let (mut eliciting, mut grew) = (false, false);
+        let is_late = self.number(packet.pn);
+        let (mut eliciting, mut grew, mut data) = (false, false, false);
         for frame in Frames::new(packet.payload) {
             let Ok(frame) = frame else { break };
             eliciting |= frame.is_ack_eliciting();
             match frame {
                 Frame::Stream(stream) => {
                     let len = stream.data.len() as u64;
+                    data |= len > 0;
                     grew |= self.stream(now, stream.id, stream.offset + len, len);
                 }
                 Frame::DataBlocked(_) | Frame::StreamDataBlocked { .. } => self.facts.blocked_frames += 1,
@@ -174,6 +185,7 @@ impl Trace {
             }
         }
         self.facts.eliciting_received += u64::from(eliciting);
+        self.refills += u64::from(data && !grew && !is_late);
         if grew {
             self.first_data.get_or_insert(now);
             self.last_data = Some(now);
@@ -239,7 +251,6 @@ impl Observer for Recorder {
     fn packet_received(&mut self, now: Instant, packet: &PacketEvent<'_>) {
         let mut trace = self.trace();
         if packet.space == PacketSpace::OneRtt {
-            trace.number(packet.pn);
             trace.received(now, packet);
         }
     }
@@ -306,7 +317,7 @@ mod tests {
 
     #[test]
     fn late_packets_are_not_lost() {
-        let mut trace = Trace::default();
+        let mut trace = Trace { refills: 10, ..Trace::default() };
         for pn in [0, 1, 5, 2, 6, 8, 7] {
             trace.number(pn);
         }
@@ -316,6 +327,9 @@ mod tests {
         // A jump costs no memory.
         trace.number(1 << 40);
         assert_eq!(trace.facts().lost, 2);
+        // A number that was skipped is no loss: nothing is sent again.
+        trace.refills = 1;
+        assert_eq!((trace.facts().lost, trace.facts().missing), (1, 2));
     }
 
     #[test]

@@ -22,6 +22,8 @@ const SHORTEST: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     pub(super) rounds: u32,
+    /// Each exchange transfers the whole object.
+    pub(super) is_whole: bool,
     pub(super) bytes: u64,
     pub(super) time: Duration,
 }
@@ -42,7 +44,7 @@ pub(super) async fn run(target: &Target, budget: Budget, evidence: &mut Evidence
         for (place, transport) in order.into_iter().enumerate() {
             let left = u32::try_from(place).map_or(1, |place| (budget.rounds - round) * 2 - place);
             let time = (budget.time.saturating_sub(begun.elapsed()) / left).max(SHORTEST);
-            let limits = Limits { bytes: evidence.wanted, time };
+            let limits = Limits { bytes: evidence.wanted, is_whole: budget.is_whole, time };
             bar.set_message(transport.name());
             let exchange = tokio::select! {
                 exchange = exchange::run(target, transport, round, limits) => exchange,

@@ -9,8 +9,6 @@ use crate::why::evidence::{Evidence, Exchange, QuicFacts, Transport};
 
 /// Share of the receiving thread's time from which the CPU holds a transfer back.
 const BUSY: f64 = 0.85;
-/// … and share of the time for which it waits for a CPU.
-const WAITED: f64 = 0.3;
 /// Share of the transfer without credit.
 const BLOCKED: f64 = 0.25;
 /// Share of the transfer in stalls after which datagrams are smaller.
@@ -27,6 +25,8 @@ const TOGETHER: f64 = 0.2;
 const FASTER: f64 = 1.3;
 /// Factor by which the RTT of the transfer exceeds the smallest: packets wait in a queue.
 const QUEUED: f64 = 1.4;
+/// Share of the transfer in silences that neither the path nor this end explains.
+const PAUSED: f64 = 0.3;
 /// Share of this end's packets lost on their way.
 const ACKS_LOST: f64 = 0.1;
 /// Packets for each acknowledgement.
@@ -43,7 +43,7 @@ pub(super) fn causes(evidence: &Evidence, slower: Transport) -> Vec<Verdict> {
                 return vec![blocked];
             }
             let mut signs = vec![handshake(evidence, &other), cpu(), flow_control(), mtu(), reordering()];
-            signs.extend([few_acks(), shaped(&other), congestion(&other)]);
+            signs.extend([few_acks(), paused(), shaped(&other), congestion(&other)]);
             let found = judge_all(&signs, evidence, slower);
             if found.is_empty() { judge_all(&[pace()], evidence, slower) } else { found }
         }
@@ -126,9 +126,7 @@ fn handshake<'a>(evidence: &'a Evidence, other: &Other) -> Sign<'a> {
 fn cpu<'a>() -> Sign<'a> {
     Sign {
         cause: Cause::ClientCpu,
-        shows: Box::new(|exchange| {
-            exchange.cpu.is_some_and(|cpu| cpu.ran + cpu.waited >= BUSY || cpu.waited >= WAITED)
-        }),
+        shows: Box::new(|exchange| exchange.cpu.is_some_and(|cpu| cpu.ran + cpu.waited >= BUSY)),
         figures: vec![
             figure("thread ran", "%", |exchange| Some(exchange.cpu?.ran * 100.0)),
             figure("thread waited for a CPU", "%", |exchange| Some(exchange.cpu?.waited * 100.0)),
@@ -210,9 +208,15 @@ fn clustered(quic: &QuicFacts) -> f64 {
     quic.lost_together.map_or(0.0, |together| together - (1.0 - (1.0 - loss).powi(10)))
 }
 
+/// A sender that had credit, and lost nothing, was silent for longer than a round trip. It answers late as well, and sends in bursts that
+/// overflow queues: neither is the path's doing.
+fn pauses(quic: &QuicFacts) -> bool {
+    quic.pauses_ms - quic.blocked_ms >= PAUSED * quic.data_ms.max(1.0)
+}
+
 fn is_shaped(quic: &QuicFacts, other: f64) -> bool {
     let policed = share(quic.lost, quic.numbers) >= POLICED && clustered(quic) >= TOGETHER;
-    (policed || queued(quic) >= QUEUED) && other >= FASTER * quic.arrivals.mean
+    (policed || queued(quic) >= QUEUED) && !pauses(quic) && other >= FASTER * quic.arrivals.mean
 }
 
 fn shaped<'a>(other: &Other) -> Sign<'a> {
@@ -233,7 +237,10 @@ fn shaped<'a>(other: &Other) -> Sign<'a> {
 fn congestion<'a>(other: &Other) -> Sign<'a> {
     let goodput = other.goodput;
     let shows =
-        move |quic: &QuicFacts| quic.lost >= 3 && share(quic.lost, quic.numbers) >= LOST && !is_shaped(quic, goodput);
+        move |quic: &QuicFacts| {
+            let loses = quic.lost >= 3 && share(quic.lost, quic.numbers) >= LOST;
+            loses && !is_shaped(quic, goodput) && !pauses(quic)
+        };
     Sign {
         cause: Cause::CongestionControl,
         shows: Box::new(move |exchange| of_quic(exchange, shows)),
@@ -244,6 +251,10 @@ fn congestion<'a>(other: &Other) -> Sign<'a> {
             figure("rate of the other", "Mbit/s", move |_| Some(goodput / 1e6)),
         ],
     }
+}
+
+fn paused<'a>() -> Sign<'a> {
+    Sign { shows: Box::new(|exchange| of_quic(exchange, pauses)), ..pace() }
 }
 
 /// Only where nothing else shows: it is what is left.
@@ -258,7 +269,7 @@ fn pace<'a>() -> Sign<'a> {
             quic("rate", "Mbit/s", |facts| facts.arrivals.mean / 1e6),
             quic("packets lost", "%", |facts| share(facts.lost, facts.numbers) * 100.0),
             quic("RTT of the transfer over the smallest", "", queued),
-            quic("time without an arrival", "%", |facts| facts.arrivals.silent * 100.0),
+            quic("silent for longer than a round trip", "%", |facts| facts.pauses_ms / facts.data_ms.max(1.0) * 100.0),
         ],
     }
 }
@@ -268,7 +279,8 @@ const H2_WINDOW: f64 = 2_097_152.0;
 
 fn tcp_window<'a>() -> Sign<'a> {
     let used = |exchange: &Exchange| {
-        let rtt = exchange.tcp?.rtt_min_ms?;
+        // In shorter transfers no window is ever used up.
+        let rtt = exchange.tcp?.rtt_min_ms.filter(|_| share(exchange.bytes, 1) > H2_WINDOW)?;
         Some(exchange.goodput()? / 8.0 * rtt / 1e3 / H2_WINDOW)
     };
     Sign {

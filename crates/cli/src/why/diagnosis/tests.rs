@@ -152,6 +152,12 @@ fn stalls_that_end_with_smaller_datagrams_are_a_black_hole() {
 #[test]
 fn without_any_sign_the_server_is_slow() {
     assert_eq!(of_h3(|_| {}), Cause::SendPace);
+    // Pauses are the server's, even where its bursts overflow a queue and its answers come late.
+    let paused = quic(|quic| {
+        (quic.pauses_ms, quic.rtt_median_ms) = (0.6 * quic.data_ms, Some(90.0));
+        (quic.lost, quic.lost_together) = (40, Some(0.9));
+    });
+    assert_eq!(of_h3(paused), Cause::SendPace);
 }
 
 #[test]
