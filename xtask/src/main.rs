@@ -37,6 +37,8 @@ enum Command {
     Mutants(mutants::Args),
     Shows(shows::Args),
     Site(site::Args),
+    #[command(hide = true)]
+    UdpHole(shows::why_hole::Args),
     Words(words::Args),
 }
 
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Mutants(args) => mutants::run(&args),
         Command::Shows(args) => shows::run(&args),
         Command::Site(args) => site::run(&args),
+        Command::UdpHole(args) => shows::why_hole::run(&args),
         Command::Words(args) => words::run(&args),
     }
 }

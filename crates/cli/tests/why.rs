@@ -76,7 +76,10 @@ fn both_transports_are_measured_and_everything_is_in_the_json() {
     }
     // Transports take turns in who is first.
     assert_eq!((&exchanges[0]["transport"], &exchanges[2]["transport"]), (&"h3".into(), &"h2".into()));
-    assert!(report["diagnosis"]["completion"]["outcome"].is_string() || report["diagnosis"]["completion"]["outcome"].is_object());
+    assert!(
+        report["diagnosis"]["completion"]["outcome"].is_string()
+            || report["diagnosis"]["completion"]["outcome"].is_object()
+    );
     assert!(fs::read_dir(&qlog).unwrap().count() >= 6);
 }
 
@@ -134,7 +137,9 @@ fn wrong_requests_are_refused_with_a_hint() {
         refused(arguments);
     }
     let help = String::from_utf8(run(&["why", "--help"]).stdout).unwrap();
-    for part in ["head-of-line", "--rounds", "--bytes", "--time", "--resolve", "--qlog", "--connect-timeout", "docs/why.md"] {
+    for part in
+        ["head-of-line", "--rounds", "--bytes", "--time", "--resolve", "--qlog", "--connect-timeout", "docs/why.md"]
+    {
         assert!(help.contains(part), "{part}: {help}");
     }
 }

@@ -52,6 +52,9 @@ mod speed;
 mod tests;
 mod truth;
 mod web;
+mod why;
+pub(crate) mod why_hole;
+mod why_plant;
 mod wrong_settings;
 
 use std::{io::Write, path::PathBuf, process::ExitCode, time::Instant};

@@ -40,6 +40,11 @@ pub(crate) fn cases() -> Vec<Case> {
             "`tiderace probe` on drawn paths: rate, RTT, loss, MTU, queue against the truth",
             super::probe::measure,
         ),
+        case(
+            "why",
+            "`tiderace why` where a cause is planted, and where none is; needs openssl and taskset",
+            super::why::measure,
+        ),
         case("left-behind", "processes, namespaces and devices after every kind of end", left_behind),
     ]
 }

@@ -52,10 +52,8 @@ impl Arrivals {
         let spans = &self.spans[first..];
         let seconds = |spans: usize| spans as f64 * SPAN.as_secs_f64();
         let total: u64 = spans.iter().sum();
-        let mut rates: Vec<f64> = spans
-            .windows(WINDOW)
-            .map(|window| window.iter().sum::<u64>() as f64 * 8.0 / seconds(WINDOW))
-            .collect();
+        let mut rates: Vec<f64> =
+            spans.windows(WINDOW).map(|window| window.iter().sum::<u64>() as f64 * 8.0 / seconds(WINDOW)).collect();
         rates.sort_by(f64::total_cmp);
         let mean = total as f64 * 8.0 / seconds(spans.len());
         let peak = rates.get(rates.len() * 9 / 10).copied().unwrap_or(mean);

@@ -160,7 +160,8 @@ pub(super) async fn missing(evidence: &Evidence, target: &Target) -> Option<Fail
     let connected = evidence.of(Transport::H3).filter_map(|exchange| exchange.quic.as_ref()).any(|quic| quic.connected);
     if connected && error.starts_with("the answer is ") {
         return Some(
-            Failure::new(format_args!("over HTTP/3 {error}")).hint("over HTTP/2 there is another answer: compare with `tiderace get -v`"),
+            Failure::new(format_args!("over HTTP/3 {error}"))
+                .hint("over HTTP/2 there is another answer: compare with `tiderace get -v`"),
         );
     }
     if connected || evidence.discovery.is_announced() {

@@ -7,7 +7,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use client::{Client, FetchError, KnownAddresses, Leg, Pace, Route, Settings, Timeouts, Trust, Watch, fetch::ResponseBody};
+use client::{
+    Client, FetchError, KnownAddresses, Leg, Pace, Route, Settings, Timeouts, Trust, Watch, fetch::ResponseBody,
+};
 use http::{HeaderMap, Method, Request};
 use http_body_util::{BodyExt, Empty};
 use tiderace::transport::observe::ObserverFactory;
@@ -64,7 +66,11 @@ impl Target {
         Client::with(&Settings {
             trust: self.trust.clone(),
             addresses: vec![known],
-            timeouts: Timeouts { connect: self.connect, response: Duration::MAX, content: Pace { bytes: 0, ..Pace::default() } },
+            timeouts: Timeouts {
+                connect: self.connect,
+                response: Duration::MAX,
+                content: Pace { bytes: 0, ..Pace::default() },
+            },
             key_log: true,
             receive_window: self.receive_window,
             watch,

@@ -61,8 +61,8 @@ pub(crate) struct Args {
     /// URL to fetch: https://…
     #[arg(value_name = "URL")]
     url: String,
-    /// Rounds, each with one transfer over either transport; fewer than 6 give no interval
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    /// Rounds, each with one transfer over either transport; fewer than 6 give no interval, 9 and more bear an outlier
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     rounds: u32,
     /// Transfer at most about so many bytes in all rounds together
     #[arg(long, value_name = "SIZE", default_value = "100 MB")]
@@ -101,13 +101,17 @@ pub(crate) struct Args {
 impl Args {
     fn check(&self) -> Result<(), Failure> {
         if self.time < Duration::from_secs(2) {
-            return Err(Failure::new("`--time` is below 2 s").hint("the default, 60 s, does for 8 rounds of most objects"));
+            return Err(
+                Failure::new("`--time` is below 2 s").hint("the default, 60 s, does for 10 rounds of most objects")
+            );
         }
         if self.bytes.as_bytes() < 10_000 {
             return Err(Failure::new("`--bytes` is below 10 kB").hint("a verdict on rates needs some megabytes"));
         }
         if self.connect_timeout.is_zero() {
-            return Err(Failure::new("no connection is there within no time").hint("give `--connect-timeout` more than 0"));
+            return Err(
+                Failure::new("no connection is there within no time").hint("give `--connect-timeout` more than 0")
+            );
         }
         Ok(())
     }
@@ -174,4 +178,3 @@ fn settle_wanted(evidence: &mut Evidence) {
         evidence.wanted = evidence.wanted.min(length.max(1));
     }
 }
-

@@ -98,9 +98,10 @@ impl Trace {
         let lost: Vec<u64> = self.missing.keys().copied().collect();
         facts.lost_together = together(&lost);
         facts.numbers = self.largest.map_or(0, |largest| largest + 1);
-        let (bytes, unique) = self.streams.values().fold((0, 0), |(bytes, unique), stream| {
-            (bytes + stream.bytes, unique + stream.highest.min(stream.bytes))
-        });
+        let (bytes, unique) = self
+            .streams
+            .values()
+            .fold((0, 0), |(bytes, unique), stream| (bytes + stream.bytes, unique + stream.highest.min(stream.bytes)));
         facts.stream_bytes = bytes;
         facts.stream_bytes_again = bytes - unique;
         let mut rtts = self.rtts.clone();
@@ -144,11 +145,8 @@ impl Trace {
     /// Takes stream data; whether it is the furthest so far.
     fn stream(&mut self, now: Instant, id: StreamId, end: u64, len: u64) -> bool {
         let initial = self.initial_stream;
-        let stream = self.streams.entry(id).or_insert_with(|| Received {
-            highest: 0,
-            bytes: 0,
-            credit: Credit::new(initial),
-        });
+        let stream =
+            self.streams.entry(id).or_insert_with(|| Received { highest: 0, bytes: 0, credit: Credit::new(initial) });
         stream.bytes += len;
         let grew = end > stream.highest;
         stream.highest = stream.highest.max(end);
@@ -301,8 +299,7 @@ pub(super) struct Recorders {
 
 impl ObserverFactory for Recorders {
     fn observe(&self, now: Instant, start: &Start) -> Option<Box<dyn Observer>> {
-        *self.trace.lock().unwrap_or_else(PoisonError::into_inner) =
-            Trace { started: Some(now), ..Trace::default() };
+        *self.trace.lock().unwrap_or_else(PoisonError::into_inner) = Trace { started: Some(now), ..Trace::default() };
         let own = Box::new(Recorder(self.trace.clone()));
         match self.qlog.as_ref().and_then(|qlog| qlog.observe(now, start)) {
             Some(qlog) => Some(Box::new(Both(own, qlog))),

@@ -53,7 +53,8 @@ fn bytes(count: u64) -> String {
 }
 
 fn table(evidence: &Evidence) -> String {
-    let mut text = format!("\n{:<26}{:>12}{:>12}\n", format!("medians of {} rounds", rounds(evidence)), "HTTP/3", "HTTP/2");
+    let mut text =
+        format!("\n{:<26}{:>12}{:>12}\n", format!("medians of {} rounds", rounds(evidence)), "HTTP/3", "HTTP/2");
     let wanted = evidence.wanted;
     let mut row = |name: &str, digits: usize, of: &dyn Fn(&Exchange) -> Option<f64>| {
         let cells = Transport::BOTH.map(|transport| {
@@ -89,8 +90,11 @@ fn judgement(title: &str, judgement: &Judgement) -> String {
     let ratio = judgement.comparison.and_then(|comparison| comparison.ratio);
     let ratio = |swap: bool| {
         ratio.map_or_else(String::new, |ratio| {
-            let (value, low, high) =
-                if swap { (1.0 / ratio.value, 1.0 / ratio.high, 1.0 / ratio.low) } else { (ratio.value, ratio.low, ratio.high) };
+            let (value, low, high) = if swap {
+                (1.0 / ratio.value, 1.0 / ratio.high, 1.0 / ratio.low)
+            } else {
+                (ratio.value, ratio.low, ratio.high)
+            };
             if low.is_finite() && low > 0.0 && high.is_finite() {
                 format!(", {value:.2} times the other [{low:.2}, {high:.2}]")
             } else if value.is_finite() {
@@ -118,8 +122,7 @@ fn judgement(title: &str, judgement: &Judgement) -> String {
 
 fn cause(place: usize, verdict: &Verdict) -> String {
     let [shown, rounds] = verdict.shown;
-    let head =
-        format!("{}: {}, in {shown} of {rounds} rounds", verdict.cause.title(), verdict.confidence.name());
+    let head = format!("{}: {}, in {shown} of {rounds} rounds", verdict.cause.title(), verdict.confidence.name());
     let mut text = wrap(if place == 0 { "  cause: " } else { "  also: " }, &head);
     let figures: Vec<String> = verdict.figures.iter().map(figure).collect();
     text += &wrap("    ", &figures.join("; "));

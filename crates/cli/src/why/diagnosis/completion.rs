@@ -15,18 +15,22 @@ const BLOCKED: f64 = 0.25;
 const STALLED: f64 = 0.1;
 /// Share of packets that come after three later ones.
 const LATE: f64 = 0.003;
+/// Part of them whose data is sent again.
+const TWICE: f64 = 0.3;
 /// Share of packets lost from which congestion control is at work.
 const LOST: f64 = 0.001;
 /// … and from which a policer is.
 const POLICED: f64 = 0.004;
 /// Excess of short gaps between losses over independent losses.
 const TOGETHER: f64 = 0.2;
+/// Mean rate over the highest: a shaper is always at its limit, and a window that follows losses is not.
+const FLAT: f64 = 0.75;
 /// Factor by which the other transport exceeds the highest rate.
 const FASTER: f64 = 1.3;
 /// Factor by which the RTT of the transfer exceeds the smallest: packets wait in a queue.
 const QUEUED: f64 = 1.4;
 /// Share of the transfer in silences that neither the path nor this end explains.
-const PAUSED: f64 = 0.3;
+const PAUSED: f64 = 0.2;
 /// Share of this end's packets lost on their way.
 const ACKS_LOST: f64 = 0.1;
 /// Packets for each acknowledgement.
@@ -163,9 +167,11 @@ fn mtu<'a>() -> Sign<'a> {
 
 fn reordering<'a>() -> Sign<'a> {
     let shows = |quic: &QuicFacts| {
+        // What was taken for lost comes twice: late, and sent again.
+        let twice = share(quic.stream_bytes_again, quic.stream_bytes) * share(quic.numbers, 1);
         share(quic.late_by_three, quic.numbers) >= LATE
-            && quic.late_by_three > 2 * quic.lost
-            && quic.stream_bytes_again > 0
+            && 2 * quic.late_by_three > quic.lost
+            && twice >= TWICE * share(quic.late_by_three, 1)
     };
     Sign {
         cause: Cause::Reordering,
@@ -216,7 +222,8 @@ fn pauses(quic: &QuicFacts) -> bool {
 
 fn is_shaped(quic: &QuicFacts, other: f64) -> bool {
     let policed = share(quic.lost, quic.numbers) >= POLICED && clustered(quic) >= TOGETHER;
-    (policed || queued(quic) >= QUEUED) && !pauses(quic) && other >= FASTER * quic.arrivals.mean
+    let is_flat = quic.arrivals.mean >= FLAT * quic.arrivals.peak;
+    (policed || queued(quic) >= QUEUED) && is_flat && !pauses(quic) && other >= FASTER * quic.arrivals.mean
 }
 
 fn shaped<'a>(other: &Other) -> Sign<'a> {
@@ -229,6 +236,7 @@ fn shaped<'a>(other: &Other) -> Sign<'a> {
             figure("rate of the other", "Mbit/s", move |_| Some(goodput / 1e6)),
             quic("packets lost", "%", |facts| share(facts.lost, facts.numbers) * 100.0),
             quic("losses beside one another, beyond chance", "%", |facts| clustered(facts) * 100.0),
+            quic("mean rate over the highest", "%", |facts| facts.arrivals.mean / facts.arrivals.peak.max(1.0) * 100.0),
             quic("RTT of the transfer over the smallest", "", queued),
         ],
     }
@@ -236,11 +244,10 @@ fn shaped<'a>(other: &Other) -> Sign<'a> {
 
 fn congestion<'a>(other: &Other) -> Sign<'a> {
     let goodput = other.goodput;
-    let shows =
-        move |quic: &QuicFacts| {
-            let loses = quic.lost >= 3 && share(quic.lost, quic.numbers) >= LOST;
-            loses && !is_shaped(quic, goodput) && !pauses(quic)
-        };
+    let shows = move |quic: &QuicFacts| {
+        let loses = quic.lost >= 3 && share(quic.lost, quic.numbers) >= LOST;
+        loses && !is_shaped(quic, goodput) && !pauses(quic)
+    };
     Sign {
         cause: Cause::CongestionControl,
         shows: Box::new(move |exchange| of_quic(exchange, shows)),

@@ -168,17 +168,11 @@ pub(super) struct Diagnosis {
 }
 
 /// Differences that do not matter to a user: 15 %, and 10 ms.
-const COMPLETION: Rule = Rule {
-    better: Some(Better::Lower),
-    scale: Scale::Ratio,
-    tolerance: Tolerance { relative: 0.15, absolute: 0.01 },
-};
+const COMPLETION: Rule =
+    Rule { better: Some(Better::Lower), scale: Scale::Ratio, tolerance: Tolerance { relative: 0.15, absolute: 0.01 } };
 /// Small requests vary more.
-const RESPONSE: Rule = Rule {
-    better: Some(Better::Lower),
-    scale: Scale::Ratio,
-    tolerance: Tolerance { relative: 0.3, absolute: 0.02 },
-};
+const RESPONSE: Rule =
+    Rule { better: Some(Better::Lower), scale: Scale::Ratio, tolerance: Tolerance { relative: 0.3, absolute: 0.02 } };
 
 /// Judges the evidence.
 pub(super) fn diagnose(evidence: &Evidence) -> Diagnosis {
@@ -202,11 +196,7 @@ pub(super) fn diagnose(evidence: &Evidence) -> Diagnosis {
 }
 
 /// Compares HTTP/3 with HTTP/2 round by round. `None` without a pair of values.
-fn judge(
-    evidence: &Evidence,
-    rule: &Rule,
-    value: impl Fn(&Exchange) -> Option<f64>,
-) -> Option<(Outcome, Comparison)> {
+fn judge(evidence: &Evidence, rule: &Rule, value: impl Fn(&Exchange) -> Option<f64>) -> Option<(Outcome, Comparison)> {
     let rounds = evidence.exchanges.iter().map(|exchange| exchange.round).max()? + 1;
     let find = |round, transport| evidence.of(transport).find(|exchange| exchange.round == round);
     let pairs: Vec<Pair> = (0..rounds)

@@ -111,6 +111,12 @@ fn losses_of_chance_are_left_to_congestion_control() {
 fn losses_of_a_policer_and_a_queue_of_its_own_are_shaping() {
     assert_eq!(of_h3(quic(|quic| (quic.lost, quic.lost_together) = (70, Some(0.9)))), Cause::Shaped);
     assert_eq!(of_h3(quic(|quic| quic.rtt_median_ms = Some(140.0))), Cause::Shaped);
+    // The end of slow start loses many together as well; a rate that changes is no shaper's.
+    let overshoot = quic(|quic| {
+        (quic.lost, quic.lost_together) = (70, Some(0.9));
+        quic.arrivals.peak = quic.arrivals.mean * 1.6;
+    });
+    assert_eq!(of_h3(overshoot), Cause::CongestionControl);
 }
 
 #[test]
