@@ -44,7 +44,7 @@ impl Site {
     fn relay(&self, down: &str) -> Service {
         let path = self.scratch.0.join("path.toml");
         let text = format!(
-            "name = \"planted\"\ntitle = \"Planted\"\nabout = \"Planted.\"\n[path.down]\n{down}\n[path.up]\n\
+            "name = \"planted\"\ntitle = \"Planted\"\nabout = \"Planted.\"\n[path.down]\nrate = \"100 Mbit/s\"\nqueue = \"1 MB\"\n{down}\n[path.up]\n\
              [traffic]\nworkload = \"bulk\"\nconnections = 1\n[run]\nwarmup = \"1 s\"\nduration = \"1 s\"\n"
         );
         fs::write(&path, text).unwrap();

@@ -43,7 +43,7 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
             let plant = Plant::draw(cause, seed);
             match explain(context, &program, &scratch, &format!("{cause}-{seed}"), seed, &plant) {
                 Ok(found) => {
-                    right += u32::from(found.first.iter().any(|first| first.as_deref() == Some(cause)));
+                    right += u32::from(found.first[question(cause)].as_deref() == Some(cause));
                     details.push(format!("seed {seed}: {}; {}", plant.told(), found.detail));
                 }
                 Err(error) => details.push(format!("seed {seed}: {}; {error:#}", plant.told())),
@@ -58,29 +58,41 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     // 55 of 60.
     let row = Row::new("planted causes that were named first", named.into(), "", Target::AtLeast(all * 55.0 / 60.0));
     rows.push(row.detail(format!("of {all}; {}", load())));
-    rows.push(nothing(context, &program, &scratch, without));
+    rows.extend(nothing(context, &program, &scratch, without));
     Ok(rows)
 }
 
+/// The question whose answer has this cause: completion, or small requests.
+fn question(cause: &str) -> usize {
+    usize::from(["bufferbloat", "head_of_line"].contains(&cause))
+}
+
 /// Runs without a cause.
-fn nothing(context: &Context, program: &Path, scratch: &Path, runs: u64) -> Row {
-    let (mut wrong, mut details) = (0_u32, Vec::new());
+fn nothing(context: &Context, program: &Path, scratch: &Path, runs: u64) -> [Row; 2] {
+    let (mut wrong, mut details) = ([0_u32; 2], [Vec::new(), Vec::new()]);
     for seed in 1..=runs {
         let plant = Plant::draw("none", seed);
         match explain(context, program, scratch, &format!("none-{seed}"), seed, &plant) {
-            Ok(found) if found.first.iter().all(Option::is_none) => {}
             Ok(found) => {
-                wrong += 1;
-                details.push(format!("seed {seed}: {}; {}", plant.told(), found.detail));
+                for place in 0..2 {
+                    if found.first[place].is_some() {
+                        wrong[place] += 1;
+                        details[place].push(format!("seed {seed}: {}; {}", plant.told(), found.detail));
+                    }
+                }
             }
             Err(error) => {
-                wrong += 1;
-                details.push(format!("seed {seed}: {error:#}"));
+                wrong[0] += 1;
+                details[0].push(format!("seed {seed}: {error:#}"));
             }
         }
     }
-    let row = Row::new("causes named where none was planted", wrong.into(), "", Target::AtMost(1.0));
-    row.detail(format!("of {runs} runs; {}; {}", load(), details.join("\n")))
+    let [completion, response] = details.map(|details| details.join("\n"));
+    let row = Row::new("causes named where none was planted", wrong[0].into(), "", Target::AtMost(1.0));
+    // TCP's own start fills the queue, and small requests wait in it or behind losses: that is so without a plant.
+    let beside = "causes named for small requests where none was planted";
+    let beside = Row::new(beside, wrong[1].into(), "", Target::Printed);
+    [row.detail(format!("of {runs} runs; {}; {completion}", load())), beside.detail(response)]
 }
 
 /// Plants, and asks why.

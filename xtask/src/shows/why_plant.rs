@@ -126,7 +126,7 @@ impl Plant {
             "send_pace" => {
                 plant.rtt = between(random, 15.0, 30.0);
                 (plant.queue, plant.congestion) = (4.0 * plant.rate * plant.rtt / 8e3, ["bbr3", "bbr"]);
-                plant.pauses = Some([between(random, 0.06, 0.1), between(random, 0.005, 0.01)]);
+                plant.pauses = Some([between(random, 0.06, 0.1), between(random, 0.015, 0.025)]);
             }
             "client_cpu" => {
                 (plant.rate, plant.queue, plant.size) = (300e6, 8e6, 12_000_000);
@@ -140,7 +140,7 @@ impl Plant {
                 ));
             }
             "few_acks" => {
-                let loss = between(random, 55.0, 70.0);
+                let loss = between(random, 40.0, 55.0);
                 plant.between = Some(Between::Links(String::new(), format!("loss = \"{loss:.0} %\"")));
                 plant.options = vec!["--connect-timeout".to_owned(), "20 s".to_owned()];
             }

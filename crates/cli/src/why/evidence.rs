@@ -156,6 +156,18 @@ pub(super) struct QuicFacts {
     pub(super) stalls: Vec<Stall>,
     /// Time in silences longer than a round trip across which nothing was lost.
     pub(super) pauses_ms: f64,
+    /// Packets after the last new data.
+    pub(super) tail: Tail,
+}
+
+/// Packets without new data at the end of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Tail {
+    pub(super) packets: u64,
+    /// The largest, in bytes.
+    pub(super) largest: usize,
+    /// Packets that were missing at the end and not at the last new data.
+    pub(super) missing: usize,
 }
 
 /// Facts of a TCP connection, from `TCP_INFO`.

@@ -13,7 +13,7 @@ use wire::{Frame, Frames, StreamId, TransportParameters};
 
 use super::{
     arrivals::{Arrivals, Stalls},
-    evidence::QuicFacts,
+    evidence::{QuicFacts, Tail},
 };
 
 /// Gap of packet numbers that counts as skipped by the server, not as lost: memory follows what arrives.
@@ -80,6 +80,8 @@ pub(super) struct Trace {
     /// Arrivals of datagrams.
     arrivals: Arrivals,
     stalls: Stalls,
+    /// Packets that were missing when data came last.
+    missing_at_data: usize,
     first_data: Option<Instant>,
     last_data: Option<Instant>,
 }
@@ -150,13 +152,15 @@ impl Trace {
         stream.bytes += len;
         let grew = end > stream.highest;
         stream.highest = stream.highest.max(end);
+        // Behind a gap nothing is read, so no credit is given: that is the fault of the loss.
+        let has_gap = stream.bytes < stream.highest;
         let stream_left = stream.credit.left(now, stream.highest);
         let used = self.streams.values().map(|stream| stream.highest).sum();
         let left = stream_left.min(self.connection.left(now, used));
         if let Some(since) = self.blocked.take() {
             self.blocked_for += now.saturating_since(since);
         }
-        if left < PACKET {
+        if left < PACKET && !has_gap {
             self.blocked = Some(now);
         }
         grew
@@ -184,7 +188,13 @@ impl Trace {
         }
         self.facts.eliciting_received += u64::from(eliciting);
         self.refills += u64::from(data && !grew && !is_late);
+        if !grew {
+            self.facts.tail.packets += 1;
+            self.facts.tail.largest = self.facts.tail.largest.max(packet.size);
+            self.facts.tail.missing = self.missing.len().saturating_sub(self.missing_at_data);
+        }
         if grew {
+            (self.facts.tail, self.missing_at_data) = (Tail::default(), self.missing.len());
             self.first_data.get_or_insert(now);
             self.last_data = Some(now);
             self.stalls.data(now, packet.size, self.missing.len(), self.min_rtt);
@@ -342,6 +352,10 @@ mod tests {
         trace.stream(at(50), StreamId(0), 11_000, 1_000);
         assert!(trace.blocked.is_none());
         assert_eq!(trace.blocked_for, Duration::from_millis(50));
+        // Behind a gap there is no credit because of the loss.
+        trace.stream(at(50), StreamId(4), 9_500, 1_000);
+        assert!(trace.blocked.is_none());
+        trace.streams.remove(&StreamId(4));
         // What came twice was sent twice.
         trace.stream(at(51), StreamId(0), 11_000, 1_000);
         assert_eq!(trace.facts().stream_bytes_again, 1_000);

@@ -5,7 +5,7 @@ use super::{
     Cause, Verdict,
     sign::{Sign, figure, judge_all, median, quic, share},
 };
-use crate::why::evidence::{Evidence, Exchange, QuicFacts, Transport};
+use crate::why::evidence::{Cut, Evidence, Exchange, QuicFacts, Transport};
 
 /// Share of the receiving thread's time from which the CPU holds a transfer back.
 const BUSY: f64 = 0.85;
@@ -46,7 +46,7 @@ pub(super) fn causes(evidence: &Evidence, slower: Transport) -> Vec<Verdict> {
             if let Some(blocked) = blocked(evidence) {
                 return vec![blocked];
             }
-            let mut signs = vec![handshake(evidence, &other), cpu(), flow_control(), mtu(), reordering()];
+            let mut signs = vec![handshake(evidence, &other), cpu(), mtu(), flow_control(), reordering()];
             signs.extend([few_acks(), paused(), shaped(&other), congestion(&other)]);
             let found = judge_all(&signs, evidence, slower);
             if found.is_empty() { judge_all(&[pace()], evidence, slower) } else { found }
@@ -96,7 +96,7 @@ fn blocked(evidence: &Evidence) -> Option<Verdict> {
     let is_starved = |exchange: &Exchange| {
         // A few packets pass, and then none for most of the time.
         let silence = exchange.seconds - exchange.quic.as_ref().map_or(0.0, |quic| quic.data_ms / 1e3);
-        died(exchange) || (exchange.cut.is_some() && silence > 0.7 * exchange.seconds)
+        died(exchange) || (exchange.cut.is_some() && !is_black_hole(exchange) && silence > 0.7 * exchange.seconds)
     };
     let sign = Sign {
         cause: Cause::UdpBlocked,
@@ -150,16 +150,27 @@ fn flow_control<'a>() -> Sign<'a> {
     }
 }
 
+/// Time in stalls in which only small packets come, or which end with smaller packets than they began.
+fn stalled(exchange: &Exchange) -> f64 {
+    let Some(quic) = &exchange.quic else { return 0.0 };
+    let shrinks = quic.stalls.iter().filter(|stall| stall.missing >= 2 && stall.before > stall.after + 30);
+    let ended: f64 = shrinks.map(|stall| stall.ms).sum();
+    let tail = quic.tail;
+    let is_small = tail.packets > 0 && tail.missing >= 3 && (tail.largest as u64) + 30 < quic.largest_datagram;
+    let silent = (exchange.seconds - exchange.first_byte_ms.unwrap_or(0.0) / 1e3) * 1e3 - quic.data_ms;
+    if exchange.cut == Some(Cut::Time) && is_small { ended + silent.max(0.0) } else { ended }
+}
+
+fn is_black_hole(exchange: &Exchange) -> bool {
+    stalled(exchange) > STALLED * exchange.seconds * 1e3
+}
+
 fn mtu<'a>() -> Sign<'a> {
-    let stalled = |quic: &QuicFacts| {
-        let shrinks = quic.stalls.iter().filter(|stall| stall.missing >= 2 && stall.before > stall.after + 30);
-        shrinks.map(|stall| stall.ms).sum::<f64>()
-    };
     Sign {
         cause: Cause::MtuBlackHole,
-        shows: Box::new(move |exchange| of_quic(exchange, |quic| stalled(quic) > STALLED * quic.data_ms.max(1.0))),
+        shows: Box::new(is_black_hole),
         figures: vec![
-            quic("stalls that end with smaller datagrams", "ms", stalled),
+            figure("stalls without large datagrams", "ms", |exchange| Some(stalled(exchange))),
             quic("largest datagram", "B", |facts| share(facts.largest_datagram, 1)),
         ],
     }

@@ -59,9 +59,9 @@ impl Sign<'_> {
     }
 }
 
-/// Verdicts of the signs: the more confident first, and among equals in the order of the signs.
+/// Verdicts of the signs in their order, in which causes stand above what they explain; those that are only possible come last.
 pub(super) fn judge_all(signs: &[Sign<'_>], evidence: &Evidence, transport: Transport) -> Vec<Verdict> {
     let mut verdicts: Vec<Verdict> = signs.iter().filter_map(|sign| sign.judge(evidence, transport)).collect();
-    verdicts.sort_by_key(|verdict| std::cmp::Reverse(verdict.confidence));
+    verdicts.sort_by_key(|verdict| verdict.confidence == Confidence::Possible);
     verdicts
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::why::{
     arrivals::{ArrivalFacts, Stall},
-    evidence::{CpuFacts, Cut, Discovery, QuicFacts, TcpFacts},
+    evidence::{CpuFacts, Cut, Discovery, QuicFacts, Tail, TcpFacts},
 };
 
 const WANTED: u64 = 2_000_000;
@@ -153,6 +153,13 @@ fn udp_that_dies_is_blocked_if_the_server_announces_it() {
 fn stalls_that_end_with_smaller_datagrams_are_a_black_hole() {
     let stall = Stall { ms: 900.0, before: 1_452, after: 1_200, missing: 20 };
     assert_eq!(of_h3(quic(|quic| (quic.stalls, quic.lost) = (vec![stall], 20))), Cause::MtuBlackHole);
+    // A stall that does not end: small packets come, large ones are missing.
+    let endless = |exchange: &mut Exchange| {
+        (exchange.cut, exchange.bytes) = (Some(Cut::Time), 1_000_000);
+        let quic = exchange.quic.as_mut().unwrap();
+        (quic.data_ms, quic.tail) = (1_000.0, Tail { packets: 9, largest: 60, missing: 40 });
+    };
+    assert_eq!(of_h3(endless), Cause::MtuBlackHole);
 }
 
 #[test]
