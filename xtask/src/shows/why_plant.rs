@@ -162,7 +162,7 @@ impl Plant {
         scenario(&format!("{rate}{delay}{loss}"), &delay)
     }
 
-    /// What was planted, for the line under a value.
+    /// Description, for the line under a value.
     pub(super) fn told(&self) -> String {
         let mut text = format!(
             "{:.1} Mbit/s, {:.0} ms, queue {:.0} kB, loss {:.2} %, {} B, {} and {}",

@@ -65,7 +65,7 @@ impl Arrivals {
 /// A silence in the middle of a transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Stall {
-    /// Its length.
+    /// Length.
     pub(super) ms: f64,
     /// Largest packet with data among the last eight before it, in bytes.
     pub(super) before: usize,

@@ -36,9 +36,9 @@ impl Transport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Cut {
-    /// Its share of `--time` was used up.
+    /// Share of `--time` used up.
     Time,
-    /// Its share of `--bytes` was used up.
+    /// Share of `--bytes` used up.
     Bytes,
 }
 
@@ -94,9 +94,9 @@ impl Exchange {
 /// Time of the thread that receives, as shares of the time of the transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct CpuFacts {
-    /// It ran.
+    /// Running.
     pub(super) ran: f64,
-    /// It was ready and waited for a CPU; 0 where the system does not say.
+    /// Ready, and waiting for a CPU; 0 where the system does not tell.
     pub(super) waited: f64,
 }
 
@@ -128,7 +128,7 @@ pub(super) struct QuicFacts {
     pub(super) late_by_three: u64,
     /// Stream bytes received.
     pub(super) stream_bytes: u64,
-    /// Those of them that had been received before: the server took them for lost.
+    /// Bytes among them that had been received before: the server took them for lost.
     pub(super) stream_bytes_again: u64,
     /// From the first to the last new stream data.
     pub(super) data_ms: f64,
@@ -178,7 +178,7 @@ pub(super) struct TcpFacts {
     pub(super) rtt_median_ms: Option<f64>,
     /// Packets received with data.
     pub(super) packets: u32,
-    /// Those of them that came beyond a gap.
+    /// Packets among them that came beyond a gap.
     pub(super) out_of_order: u32,
 }
 
@@ -208,7 +208,7 @@ pub(super) struct Resumption {
     pub(super) first_byte_ms: f64,
 }
 
-/// Everything that was measured.
+/// Measurements of all rounds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Evidence {
     pub(super) discovery: Discovery,
@@ -220,7 +220,7 @@ pub(super) struct Evidence {
     pub(super) resumption: Option<Resumption>,
     /// Rounds that were asked for.
     pub(super) rounds: u32,
-    /// Why there are fewer.
+    /// Reason why there are fewer.
     pub(super) ended_early: Option<String>,
 }
 

@@ -54,7 +54,7 @@ pub(super) struct Target {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) bytes: u64,
-    /// That is the whole object.
+    /// The bytes are the whole object.
     pub(super) is_whole: bool,
     pub(super) time: Duration,
 }

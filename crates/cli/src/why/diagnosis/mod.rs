@@ -32,7 +32,7 @@ pub(super) enum Cause {
     MtuBlackHole,
     /// The server sends less than the path carries, without a sign of the path.
     SendPace,
-    /// This client has no CPU for it.
+    /// CPU of this client is used up.
     ClientCpu,
     /// The handshake takes longer.
     Handshake,
@@ -65,7 +65,7 @@ impl Cause {
         }
     }
 
-    /// What to do about it, or what would prove it.
+    /// Advice: a remedy, or a proof.
     pub(super) const fn advice(self) -> &'static str {
         match self {
             Self::CongestionControl => "another controller on the server (bbr3, auto), or less loss on the path",
@@ -152,7 +152,7 @@ pub(super) struct Judgement {
     pub(super) comparison: Option<Comparison>,
     /// The most probable first.
     pub(super) causes: Vec<Verdict>,
-    /// What would decide, or show the cause.
+    /// Data that would decide, or show the cause.
     pub(super) missing: Vec<String>,
 }
 
@@ -269,7 +269,7 @@ fn notes(evidence: &Evidence) -> Vec<String> {
         notes.push("The server did not support the first version: a round trip more.".to_owned());
     }
     if evidence.discovery.record == Some(false) {
-        notes.push("No HTTPS record offers HTTP/3: first visits go over TCP.".to_owned());
+        notes.push("No HTTPS record offers HTTP/3: first requests go over TCP.".to_owned());
     }
     if let Some(resumption) = evidence.resumption
         && resumption.early_data != "accepted"

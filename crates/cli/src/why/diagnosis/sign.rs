@@ -27,8 +27,11 @@ pub(super) struct Sign<'a> {
 pub(super) struct Named<'a> {
     pub(super) name: &'static str,
     pub(super) unit: &'static str,
-    pub(super) of: Box<dyn Fn(&Exchange) -> Option<f64> + 'a>,
+    pub(super) of: Measure<'a>,
 }
+
+/// Value of one round.
+type Measure<'a> = Box<dyn Fn(&Exchange) -> Option<f64> + 'a>;
 
 /// Makes a figure.
 pub(super) fn figure<'a>(
