@@ -99,6 +99,16 @@ fn a_policer_on_udp_is_named_and_the_report_fits_a_terminal() {
 }
 
 #[test]
+fn a_small_receive_window_is_named() {
+    let site = Site::start("why-window", 300_000, "");
+    let relay = site.relay("delay = \"20 ms\"");
+    let report = why(&site, &["--rounds", "6", "--udp", relay.address(), "--receive-window", "20 kB"]);
+    let completion = &report["diagnosis"]["completion"];
+    assert_eq!(completion["outcome"]["slower"], "h3", "{completion}");
+    assert_eq!(completion["causes"][0]["cause"], "flow_control", "{completion}");
+}
+
+#[test]
 fn udp_without_an_answer_is_blocked_where_the_server_announces_it() {
     let site = Site::start("why-blocked", 50_000, "");
     // Bound, and never read.
