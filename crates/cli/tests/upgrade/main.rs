@@ -9,6 +9,7 @@ mod forwarding;
 mod gateway;
 #[path = "../scratch/mod.rs"]
 mod scratch;
+mod sessions;
 
 use std::{
     collections::VecDeque,
