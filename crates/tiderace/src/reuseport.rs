@@ -48,6 +48,7 @@ type Instruction = (u16, u8, u8, u32);
 /// Program of instructions. The data starts with the UDP payload; the result is a socket's number, and one that does not exist
 /// leaves the choice to the hash.
 fn program(place: Option<ShardPlace>, count: u8) -> Vec<Instruction> {
+    const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
     const IF_ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
     const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -58,8 +59,9 @@ fn program(place: Option<ShardPlace>, count: u8) -> Vec<Instruction> {
     let [len4, len6] = proxy::HINTED_LENGTHS.map(u32::from);
     let [hint4, hint6] = proxy::HINT_PLACES.map(byte);
     let mut program = vec![
-        (LOAD_BYTE, 0, 0, 0),
-        (IF_EQUAL, 0, 8, proxy::FIRST_BYTE.into()),
+        // One byte would not do: a short header may begin with it where the peer greases the QUIC bit (RFC 9287).
+        (LOAD_WORD, 0, 0, 0),
+        (IF_EQUAL, 0, 8, proxy::FIRST_WORD),
         // The header of a load balancer: where the hint is follows from its length.
         (LOAD_BYTE, 0, 0, 15),
         (IF_EQUAL, 0, 2, len4),
@@ -110,6 +112,10 @@ mod tests {
             let (code, jt, jf, k) = program[at];
             at += 1;
             match code {
+                0x20 => match payload.get(k as usize..k as usize + 4) {
+                    Some(word) => loaded = u32::from_be_bytes(word.try_into().unwrap()),
+                    None => return 0,
+                },
                 0x30 => match payload.get(k as usize) {
                     Some(&byte) => loaded = u32::from(byte),
                     None => return 0,
@@ -129,6 +135,10 @@ mod tests {
         let program = program(Some((0, 8)), 4);
         let short = [0x40, 3, 9, 9, 9, 9, 9, 9, 9, 1, 2, 3];
         assert_eq!(run(&program, &short), 3);
+        // RFC 9287 §3.1: the peer may set the QUIC bit as it likes, and the other bits are encrypted.
+        for first in 0..0x80 {
+            assert_eq!(run(&program, &[&[first], &short[1..]].concat()), 3, "{first:#x}");
+        }
         let long = |len: u8| {
             let mut packet = vec![0xc0, 0, 0, 0, 1, len, 5];
             packet.extend([9; 40]);

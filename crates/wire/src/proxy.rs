@@ -32,8 +32,8 @@ pub struct ProxyHeader {
 pub const HINT_PLACES: [usize; 2] = [FIXED + 12 + 3, FIXED + 36 + 3];
 /// Bytes behind the fixed part of a header with a hint, of IPv4 and of IPv6; the sixteenth byte of the header is this.
 pub const HINTED_LENGTHS: [u8; 2] = [12 + 4, 36 + 4];
-/// First byte of each header.
-pub const FIRST_BYTE: u8 = SIGNATURE[0];
+/// First four bytes of every header, as a number in network byte order.
+pub const FIRST_WORD: u32 = u32::from_be_bytes([SIGNATURE[0], SIGNATURE[1], SIGNATURE[2], SIGNATURE[3]]);
 
 impl ProxyHeader {
     /// Most bytes of an encoded header.
@@ -155,7 +155,10 @@ mod tests {
         let bytes = encoded(&four);
         assert_eq!(&bytes[..16], b"\r\n\r\n\0\r\nQUIT\n\x21\x12\x00\x10");
         assert_eq!(&bytes[16..], [192, 0, 2, 1, 192, 0, 2, 2, 0x03, 0xe8, 0x01, 0xbb, 0xe0, 0, 1, 9]);
-        assert_eq!((bytes[HINT_PLACES[0]], bytes[15], bytes[0]), (9, HINTED_LENGTHS[0], FIRST_BYTE));
+        assert_eq!(
+            (bytes[HINT_PLACES[0]], bytes[15], &bytes[..4]),
+            (9, HINTED_LENGTHS[0], &FIRST_WORD.to_be_bytes()[..])
+        );
         let six = header("[2001:db8::1]:1", "[2001:db8::2]:443", Some(7));
         let bytes = encoded(&six);
         assert_eq!((bytes.len(), bytes[13]), (ProxyHeader::MAX_LEN, 0x22));
