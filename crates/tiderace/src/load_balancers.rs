@@ -43,7 +43,7 @@ pub struct LoadBalancers(Arc<Inner>);
 struct Inner {
     trust: RwLock<Trust>,
     ways: RwLock<Ways>,
-    /// There are ways back.
+    /// Presence of any way back; saves the lock where there is none.
     are_used: AtomicBool,
 }
 

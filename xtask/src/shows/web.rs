@@ -1,4 +1,4 @@
-//! What a web page and other clients do through the gateway: WebTransport to TCP and UDP, MASQUE, and a real browser.
+//! Measurements of the web through the gateway: WebTransport to TCP and UDP, MASQUE, and a real browser.
 
 use std::{process::Command, time::Duration};
 

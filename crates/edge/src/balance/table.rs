@@ -21,11 +21,11 @@ const CONFIGS: usize = 7;
 /// State of a machine by its answers to health checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
-    /// It offers versions of QUIC, or has not been asked yet.
+    /// Machine that offers versions of QUIC, or has not been asked yet.
     Up,
-    /// It answers, and offers no version: it takes no new connections.
+    /// Machine that answers and offers no version: new connections go elsewhere.
     Closing,
-    /// It does not answer.
+    /// Machine that does not answer.
     Down,
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn nonce_len(server_id_len: usize, nonce_length: u8) -> usize {
 }
 
 impl LoadBalancer {
-    /// How connection IDs are made; `None` where load balancers do not read them.
+    /// Form of connection IDs; `None` where load balancers do not read them.
     ///
     /// # Errors
     /// When the key cannot be read, or nothing can be made of it all.
