@@ -142,7 +142,7 @@ impl Process {
             descriptors.push(descriptor.try_clone_to_owned()?);
             Ok(())
         };
-        let listeners = self.listeners();
+        let listeners = self.listeners().secure();
         let mut addresses: Vec<SocketAddr> = Vec::new();
         for (address, listener) in listeners.iter() {
             addresses.push(*address);
@@ -150,7 +150,7 @@ impl Process {
             listener.endpoint().sockets().iter().try_for_each(|socket| copy(socket.as_fd()))?;
         }
         let plain: Vec<SocketAddr> = {
-            let plain = self.plain();
+            let plain = self.listeners().plain();
             plain.values().try_for_each(|listener| copy(listener.socket().as_fd()))?;
             plain.keys().copied().collect()
         };
@@ -197,7 +197,7 @@ impl Process {
         self.services().stop();
         self.siblings().unfollow();
         let generation = self.shared().current();
-        let (listeners, plain) = (self.listeners(), self.plain());
+        let (listeners, plain) = (self.listeners().secure(), self.listeners().plain());
         let mut commit = Commit { handshakes: self.siblings().handshakes() };
         for address in &taken.plain {
             plain.get(address).inspect(|listener| listener.set_accepting(false));
@@ -222,10 +222,10 @@ impl Process {
     fn resume(self: &Arc<Self>, taken: &Taken) {
         let generation = self.shared().current();
         for address in &taken.addresses {
-            self.listeners().get(address).inspect(|listener| listener.set_accepting(true, &generation));
+            self.listeners().secure().get(address).inspect(|listener| listener.set_accepting(true, &generation));
         }
         for address in &taken.plain {
-            self.plain().get(address).inspect(|listener| listener.set_accepting(true));
+            self.listeners().plain().get(address).inspect(|listener| listener.set_accepting(true));
         }
         self.services().serve(self);
         self.siblings().follow(self);
@@ -234,13 +234,13 @@ impl Process {
     /// Leaves everything to the newer process, for good.
     fn complete(self: &Arc<Self>, taken: &Taken, control: UnixStream) {
         let generation = self.shared().current();
-        for (address, listener) in self.listeners().iter() {
+        for (address, listener) in self.listeners().secure().iter() {
             match taken.addresses.contains(address) {
                 true => listener.hand_over(),
                 false => listener.drain(&generation),
             }
         }
-        self.plain().clear();
+        self.listeners().plain().clear();
         self.services().leave(taken.admin);
         self.set_handed_over();
         let this = self.clone();
@@ -272,7 +272,7 @@ impl Process {
     /// Reads for its own connections, and for those of older processes, because no newer process is left that does.
     fn read_again(self: &Arc<Self>) {
         tracing::warn!("no newer process is left: this one reads for its connections, and takes no new ones");
-        for listener in self.listeners().values() {
+        for listener in self.listeners().secure().values() {
             listener.endpoint().set_reading(true);
         }
         self.siblings().follow(self);

@@ -1,10 +1,9 @@
 //! Parts of the process that an upgrade needs, and the figures about upgrades.
 
 use std::{
-    collections::HashMap,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::{Arc, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use serde_json::{Value, json};
@@ -15,7 +14,6 @@ use crate::{
     Process,
     config::Config,
     generation::{PersistentState, Shared},
-    listen::Listener,
     metrics::{ProcessLabel, ReasonLabel},
     services::Services,
 };
@@ -75,24 +73,20 @@ impl Process {
         self.workers.count()
     }
 
-    pub(crate) fn retained(&self) -> MutexGuard<'_, HashMap<SocketAddr, Listener>> {
-        self.retained.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn metrics_address(&self) -> Option<SocketAddr> {
         self.services.metrics().and_then(|(_, socket)| socket.local_addr().ok())
     }
 
     /// Connections of all kinds; those over QUIC also before their handshake is complete, and until they are drained.
     pub(crate) fn open_connections(&self) -> u64 {
-        let listeners = self.listeners();
+        let listeners = self.listeners().secure();
         let quic: usize = listeners.values().map(|listener| listener.endpoint().open_connections()).sum();
         (quic.max(self.shared.admission.total())) as u64
     }
 
     /// Tells all endpoints which processes have connections at their addresses.
     pub(crate) fn tell_siblings(&self) {
-        let (listeners, mut retained) = (self.listeners(), self.retained());
+        let (listeners, mut retained) = (self.listeners().secure(), self.listeners().retained());
         retained.retain(|address, _| self.siblings.need(address));
         for (address, listener) in listeners.iter().chain(retained.iter()) {
             self.siblings.tell(*address, listener.endpoint());
@@ -108,7 +102,7 @@ impl Process {
             metrics.connections.get_or_create(&label).set(connections.unwrap_or_default().cast_signed());
         }
         let mut sum = SocketStats::default();
-        for listener in self.listeners().values().chain(self.retained().values()) {
+        for listener in self.listeners().secure().values().chain(self.listeners().retained().values()) {
             sum += listener.endpoint().socket_stats();
         }
         for (reason, count) in [

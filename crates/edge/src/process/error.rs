@@ -1,0 +1,78 @@
+//! Errors of a gateway that starts, reloads or is upgraded, each with advice.
+
+use std::{io, net::SocketAddr, path::PathBuf};
+
+use crate::{config::ConfigError, keys::KeysError, setup::SetupError, upgrade::UpgradeError};
+
+/// The gateway cannot start, or cannot take a configuration.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProcessError {
+    /// The configuration is not valid.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// An address cannot be served.
+    #[error("cannot listen at {address}: {why}")]
+    Listen {
+        /// The address.
+        address: String,
+        /// Error of the system.
+        #[source]
+        why: io::Error,
+    },
+    /// The threads of the workers cannot be started.
+    #[error("{0}")]
+    Workers(#[source] io::Error),
+    /// Keys of this process cannot be made.
+    #[error("{0}")]
+    Keys(#[from] KeysError),
+    /// The admin socket cannot be opened.
+    #[error("cannot open the admin socket {}: {source}", path.display())]
+    AdminSocket {
+        /// The socket.
+        path: PathBuf,
+        /// Error of the system.
+        source: io::Error,
+    },
+    /// The task that read the configuration did not end.
+    #[error("{0}")]
+    Interrupted(#[source] tokio::task::JoinError),
+    /// Another part of the configuration cannot be set up.
+    #[error("{0}")]
+    Setup(#[from] SetupError),
+    /// Connection IDs would have another form, and nobody would find those that there are.
+    #[error("the connection IDs of `[load-balancer]` stay what they were at the start")]
+    Routable,
+    /// The process cannot take over from another one, or has handed over itself.
+    #[error("{0}")]
+    Upgrade(#[from] UpgradeError),
+}
+
+impl ProcessError {
+    /// An address that cannot be served.
+    pub(super) fn listen(address: SocketAddr, why: io::Error) -> Self {
+        Self::Listen { address: address.to_string(), why }
+    }
+
+    /// Advice for the operator.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Config(error) => error.hint.clone(),
+            Self::Listen { why, .. } => match why.kind() {
+                io::ErrorKind::PermissionDenied => Some(
+                    "ports below 1024 need a privilege: AmbientCapabilities=CAP_NET_BIND_SERVICE with systemd"
+                        .to_owned(),
+                ),
+                io::ErrorKind::AddrInUse => Some(
+                    "another program serves there; `tiderace edge reload` gives a gateway that runs a new configuration".to_owned(),
+                ),
+                _ => None,
+            },
+            Self::Upgrade(error) => error.hint(),
+            Self::Routable => {
+                Some("drain this machine at the load balancers, restart its service, and let it serve again".to_owned())
+            }
+            Self::Workers(_) | Self::Keys(_) | Self::AdminSocket { .. } | Self::Interrupted(_) | Self::Setup(_) => None,
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! The gateway as a whole: starts, reloads, drains.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use sd_notify::NotifyState;
+use tokio::sync::watch;
+
+mod error;
+mod figures;
+mod listeners;
+mod operations;
+
+pub use self::error::ProcessError;
+pub(crate) use self::figures::serve_metrics;
+use self::listeners::Listeners;
+pub use self::operations::https_records;
+use crate::{
+    acme,
+    config::{self, Config},
+    ending::Ending,
+    generation::{Generation, PersistentState, Shared},
+    memory,
+    metrics::{Metrics, ReasonLabel},
+    observe::Logs,
+    services::Services,
+    setup::SetupError,
+    tls,
+    upgrade::{HandOver, Siblings, TakenOver, UpgradeError, describe},
+    worker::Workers,
+};
+
+/// Interval between checks of certificates and the ring of keys for changes.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// A gateway that runs.
+pub struct Process {
+    pub(crate) file: PathBuf,
+    /// The program that runs.
+    pub(crate) program: PathBuf,
+    /// Number of processes that have served, each an upgrade of the one before.
+    pub(crate) number: u64,
+    pub(crate) shared: Arc<Shared>,
+    listeners: Listeners,
+    pub(crate) services: Services,
+    pub(crate) siblings: Siblings,
+    pub(crate) handed_over: watch::Sender<HandOver>,
+    pub(crate) reloading: tokio::sync::Mutex<()>,
+    started: Instant,
+    /// The last to go but for `_written`: everything above has tasks on them.
+    pub(crate) workers: Workers,
+    _written: Written,
+}
+
+/// Waits, when it is dropped, until the lines of all requests are in the access log.
+struct Written(Logs);
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        self.0.sync();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // What the workers still have in hand is cut off by their end.
+        self.shared.cause.note(Ending::Drained);
+    }
+}
+
+impl Process {
+    /// Starts the gateway of the configuration in `file`. Must be called within a tokio runtime, which then serves the admin
+    /// socket and the metrics.
+    ///
+    /// # Errors
+    /// When the configuration is wrong, or something that it asks for does not work.
+    pub fn start(file: &Path) -> Result<Arc<Self>, ProcessError> {
+        let this = Self::build(file, None)?;
+        this.services.serve(&this);
+        notify(&[NotifyState::Ready]);
+        Ok(this)
+    }
+
+    /// Makes everything, on the sockets of another process where it offers them. These accept nothing before
+    /// [`commence`](Self::commence), and what is used of them is taken out of `taken`.
+    pub(crate) fn build(file: &Path, mut taken: Option<&mut TakenOver>) -> Result<Arc<Self>, ProcessError> {
+        // The program may have another place when it is to be started again.
+        let program = std::env::current_exe().unwrap_or_default();
+        let config = config::load(file)?;
+        for warning in config::certificates(&config) {
+            tracing::warn!("{}", warning.message);
+        }
+        let workers = Workers::start(taken.as_ref().map_or(config.workers, |taken| taken.workers));
+        let workers = workers.map_err(ProcessError::Workers)?;
+        let metrics = Arc::new(Metrics::default());
+        let memory = config.limits.memory.0;
+        let routable = config.load_balancer.routable().map_err(SetupError::from)?;
+        if let Some(taken) = &taken
+            && taken.routable != describe(routable.as_ref())
+        {
+            return Err(ProcessError::Routable);
+        }
+        let mut persistent = match &taken {
+            Some(taken) => PersistentState::with(taken.ring.clone(), taken.id_generation, memory),
+            None => PersistentState::new(memory),
+        }?;
+        persistent.routable = routable;
+        let (number, configuration) = taken.as_ref().map_or((1, 1), |taken| (taken.process, taken.configuration));
+        metrics.upgrade.process.set(number.cast_signed());
+        let first = Generation::build(config, configuration, None, &persistent, &workers, &metrics)?;
+        let config = first.config.clone();
+        let shared = Arc::new(Shared::new(first, metrics, persistent));
+        tokio::spawn(memory::watch(Arc::downgrade(&shared.memory), shared.admission.clone(), shared.metrics.clone()));
+        let listeners = Listeners::open(taken.as_deref_mut(), &shared, &workers)?;
+        let services = Services::open(&config, taken)?;
+        let logs = shared.persistent.logs.clone();
+        let this = Arc::new(Self {
+            file: file.to_owned(),
+            program,
+            number,
+            shared,
+            listeners,
+            services,
+            siblings: Siblings::default(),
+            handed_over: watch::Sender::new(HandOver::Serving),
+            reloading: tokio::sync::Mutex::new(()),
+            started: Instant::now(),
+            workers,
+            _written: Written(logs),
+        });
+        this.note_addresses();
+        Ok(this)
+    }
+
+    /// Serves on the sockets that were taken over: the process before has stopped.
+    pub(crate) fn commence(self: &Arc<Self>) {
+        self.tell_siblings();
+        self.listeners.accept(&self.shared.current());
+        self.services.serve(self);
+        self.siblings.follow(self);
+    }
+
+    /// Tells the proxies where this gateway listens.
+    fn note_addresses(&self) {
+        let own = self.addresses().into_iter().chain(self.redirecting()).chain(self.metrics_address());
+        self.shared.persistent.listeners.set(own.collect());
+    }
+
+    /// Reads the configuration again and goes on under it; returns its number. What goes on does not notice. When anything is
+    /// wrong, everything stays as it was.
+    ///
+    /// The number of workers, the admin socket and the address of the figures stay what they were at the start.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub async fn reload(&self) -> Result<u64, ProcessError> {
+        let result = self.try_reload().await;
+        let reason = if result.is_ok() { "completed" } else { "refused" };
+        self.shared.metrics.reloads.get_or_create(&ReasonLabel { reason }).inc();
+        result
+    }
+
+    async fn try_reload(&self) -> Result<u64, ProcessError> {
+        let _one_at_a_time = self.reloading.lock().await;
+        let file = self.file.clone();
+        let config =
+            tokio::task::spawn_blocking(move || config::load(&file)).await.map_err(ProcessError::Interrupted)??;
+        self.apply(config)
+    }
+
+    fn apply(&self, config: Config) -> Result<u64, ProcessError> {
+        if self.has_handed_over() {
+            return Err(UpgradeError::HandedOver.into());
+        }
+        let before = self.shared.current();
+        let persistent = &self.shared.persistent;
+        if config.load_balancer.routable().map_err(SetupError::from)? != persistent.routable {
+            return Err(ProcessError::Routable);
+        }
+        let next = Generation::build(
+            config,
+            before.number + 1,
+            Some(&before),
+            persistent,
+            &self.workers,
+            &self.shared.metrics,
+        )?;
+        // What can fail comes first: addresses are opened before anything is changed.
+        let opened = self.listeners.open_more(&next, &self.shared, &self.workers);
+        let opened = opened.inspect_err(|_| self.note_addresses())?;
+        let next = self.shared.replace(next);
+        self.listeners.adopt(opened, &next, &self.siblings);
+        self.note_addresses();
+        tracing::info!("configuration {} is in use", next.number);
+        Ok(next.number)
+    }
+
+    /// The addresses that are served, with the ports that they have got.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.secure_addresses()
+    }
+
+    /// The addresses of plain HTTP that redirect, with the ports that they have got.
+    pub fn redirecting(&self) -> Vec<SocketAddr> {
+        self.listeners.plain_addresses()
+    }
+
+    /// Renews certificates and the key ring until `stop` is ready; then drains, for as long as the configuration says.
+    pub async fn run(&self, stop: impl Future<Output = ()>) {
+        let watching = async {
+            let mut seen = tls::changed(&self.shared.current().config);
+            loop {
+                tokio::time::sleep(LOOK).await;
+                let now = tls::changed(&self.shared.current().config);
+                if now != seen {
+                    seen = now;
+                    self.reload_certificates().await;
+                }
+            }
+        };
+        let challenges = &self.shared.persistent.challenges;
+        let certificates = acme::keep(|| self.shared.current().config.acme.clone(), challenges, &self.shared.metrics);
+        let mut stop = pin!(stop);
+        let mut handed_over = self.handed_over.subscribe();
+        let is_handed_over = tokio::select! {
+            () = watching => false,
+            () = certificates => false,
+            () = stop.as_mut() => false,
+            _ = handed_over.wait_for(|state| *state == HandOver::Done) => true,
+        };
+        if is_handed_over {
+            tokio::select! {
+                () = self.idle_after_hand_over() => {}
+                () = stop => {}
+            }
+        }
+        self.drain().await;
+    }
+
+    /// Waits until the connections of a process that has handed over have ended, or had their time.
+    async fn idle_after_hand_over(&self) {
+        let patience = self.config().upgrade.drain.0;
+        let all_gone = async {
+            while self.open_connections() > 0 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        if tokio::time::timeout(patience, all_gone).await.is_err() {
+            tracing::info!("`upgrade.drain` is over: {} connections drain", self.open_connections());
+        }
+    }
+
+    /// Reloads certificates only: the configuration stays the one in use, not that of the file.
+    async fn reload_certificates(&self) {
+        let _one_at_a_time = self.reloading.lock().await;
+        let config = self.shared.current().config.clone();
+        match self.apply(config) {
+            Ok(_) => tracing::info!("certificates or keys have changed, and the new ones are in use"),
+            Err(error) => tracing::warn!("certificates or keys have changed, and the old ones stay in use: {error}"),
+        }
+    }
+
+    /// Takes no connection more, and waits until those that exist have ended.
+    pub async fn drain(&self) {
+        if !self.has_handed_over() {
+            notify(&[NotifyState::Stopping]);
+        }
+        let generation = self.shared.current();
+        self.listeners.drain(&generation);
+        let all_gone = async {
+            while self.shared.admission.total() > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let patience = generation.config.drain.0 + Duration::from_secs(3);
+        if tokio::time::timeout(patience, all_gone).await.is_err() {
+            self.shared.cause.note(Ending::Drained);
+            tracing::warn!("{} connections were cut off by the stop", self.shared.admission.total());
+        }
+        self.shared.persistent.logs.sync();
+        // A process without connections ends as soon as an upgrade is done, and the operator has yet to hear of it.
+        self.services.all_answered().await;
+        self.services.remove();
+    }
+
+    /// Addresses that this process serves.
+    pub(crate) fn listeners(&self) -> &Listeners {
+        &self.listeners
+    }
+}
+
+/// Tells the service manager about the process, where there is one.
+pub(crate) fn notify(news: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(news) {
+        tracing::warn!("cannot tell the service manager: {error}");
+    }
+}

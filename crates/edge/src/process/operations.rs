@@ -1,0 +1,146 @@
+//! Commands of an operator, and what they print: status, connections, captures, records for DNS.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+
+use super::Process;
+use crate::{
+    admin,
+    capture::{CaptureRequest, CaptureTarget},
+    config::Config,
+};
+
+impl Process {
+    /// The records to publish in DNS so that clients come over HTTP/3 at once (RFC 9460), for the names in the routes.
+    pub fn https_records(&self) -> Vec<String> {
+        let generation = self.shared.current();
+        let ports: Vec<u16> = self.addresses().iter().map(SocketAddr::port).collect();
+        https_records(&generation.config, &ports)
+    }
+
+    /// Status of the gateway, as JSON.
+    pub fn status(&self) -> Value {
+        let generation = self.shared.current();
+        let back_ends: Vec<Value> = generation
+            .back_ends()
+            .iter()
+            .map(|back_end| {
+                json!({
+                    "to": back_end.name(),
+                    "well": back_end.is_well(),
+                    "requests": back_end.in_flight(),
+                    "protocol": back_end.protocol(),
+                    "tls": back_end.is_tls(),
+                })
+            })
+            .collect();
+        let certificates: Vec<Value> = generation
+            .tls
+            .ends
+            .iter()
+            .map(|(certificate, end)| {
+                let days = (*end - crate::keys::now().cast_signed()) as f64 / 86_400.0;
+                json!({"certificate": certificate, "days": (days * 10.0).round() / 10.0})
+            })
+            .collect();
+        json!({
+            "generation": generation.number,
+            "process": self.number,
+            "processes": self.siblings.to_json()
+                .chain([json!({
+                    "process": self.number,
+                    "pid": std::process::id(),
+                    "serving": !self.has_handed_over(),
+                    "connections": self.open_connections(),
+                })])
+                .collect::<Vec<_>>(),
+            "config": self.file.display().to_string(),
+            "uptime_s": self.started.elapsed().as_secs(),
+            "listen": self.addresses().iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "metrics": self.metrics_address().map(|address| address.to_string()),
+            "redirect_from": self.redirecting().iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "workers": self.workers.count(),
+            "connections": self.shared.admission.total(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "requests": self.shared.metrics.requests.open(),
+            "memory": {"held": self.shared.memory.process().held(), "limit": self.shared.memory.process().limit()},
+            "certificates": certificates,
+            "back_ends": back_ends,
+            // Numbers and times, and no secret.
+            "keys": self.shared.persistent.ring.keys().iter()
+                .map(|key| json!({"id": key.id, "from": key.from, "until": key.until}))
+                .collect::<Vec<_>>(),
+        })
+    }
+
+    /// The QUIC connections that there are, as JSON.
+    pub fn connections(&self) -> Value {
+        self.shared.persistent.captures.list()
+    }
+
+    /// Captures what the connections of a client (`client`), or the one with an ID (`cid`), do for so many `seconds`, or until
+    /// `stop` is ready; gives what came of it as JSON, with `error` and `hint` when nothing did.
+    async fn capture(&self, order: &Value, stop: impl Future<Output = ()>) -> Value {
+        let text = |name: &str| order[name].as_str();
+        let who = match (text("client"), text("cid")) {
+            (Some(client), None) => CaptureTarget::client(client),
+            (None, Some(id)) => CaptureTarget::id(id),
+            _ => Err("expected either a client or a connection ID".to_owned()),
+        };
+        let seconds = order["seconds"].as_f64().filter(|seconds| *seconds > 0.0);
+        let time = Duration::try_from_secs_f64(seconds.unwrap_or(10.0)).unwrap_or(Duration::MAX);
+        let config = self.shared.current().config.capture.clone();
+        let done = match who {
+            Err(wrong) => Err((wrong, "")),
+            Ok(who) => self.shared.persistent.captures.run(&config, CaptureRequest { who, time }, stop).await,
+        };
+        done.unwrap_or_else(|(error, hint)| json!({"error": error, "hint": (!hint.is_empty()).then_some(hint)}))
+    }
+
+    /// Samples of connections, by policy and by whether they got it, for a comparison of the two.
+    pub fn arms(&self) -> Value {
+        json!({"arms": self.shared.arms.to_json()})
+    }
+}
+
+impl admin::Operated for Process {
+    async fn answer(self: &Arc<Self>, command: &str, order: &str, gone: impl Future<Output = ()> + Send) -> Value {
+        match command {
+            "status" => self.status(),
+            "arms" => self.arms(),
+            "connections" => self.connections(),
+            "capture" => match serde_json::from_str(order) {
+                // Whoever hangs up has seen enough.
+                Ok(order) => self.capture(&order, gone).await,
+                Err(error) => json!({"error": format!("the order cannot be read: {error}")}),
+            },
+            "upgrade" => self.ordered_upgrade(order).await,
+            "reload" => match self.reload().await {
+                Ok(generation) => json!({"generation": generation}),
+                Err(error) => json!({"error": error.to_string(), "hint": error.hint()}),
+            },
+            other => {
+                let hint = "there are status, connections, capture, arms, reload and upgrade";
+                json!({"error": format!("there is no command `{other}`"), "hint": hint})
+            }
+        }
+    }
+}
+
+/// The records of `config` for a service at these ports: one for each name and port.
+pub fn https_records(config: &Config, ports: &[u16]) -> Vec<String> {
+    let exact = |name: &&String| !name.starts_with('*');
+    let mut names: Vec<&String> = config.routes.iter().flat_map(|route| &route.host.0).filter(exact).collect();
+    names.sort();
+    names.dedup();
+    let alpn = if config.http3.enabled { "h3,h2" } else { "h2" };
+    let record = |name: &str, port: u16| match port {
+        443 => format!("{name}. 3600 IN HTTPS 1 . alpn=\"{alpn}\""),
+        _ => format!("_{port}._https.{name}. 3600 IN HTTPS 1 {name}. alpn=\"{alpn}\" port={port}"),
+    };
+    let mut ports = ports.to_vec();
+    ports.sort_unstable();
+    ports.dedup();
+    ports.iter().flat_map(|port| names.iter().map(|name| record(name, *port)).collect::<Vec<_>>()).collect()
+}
