@@ -35,11 +35,13 @@ const H2_HEADS: usize = 4 << 20;
 /// Bytes that a QUIC connection may hold when its windows have grown, as they do when the gateway reads what comes.
 const GROWN: usize = 4 << 20;
 const GROWN_WITH_BACK_END: usize = GROWN + 100 * (16 << 10);
+/// Tunnels of a proxy are charged 8 KiB each.
+const GROWN_WITH_TUNNELS: usize = GROWN + 60 * (8 << 10);
 /// Bytes that may stay: tables and pools that have grown.
 const LEFT: usize = 768 << 10;
 
 /// Attacks, and what the connection is said to hold at most meanwhile.
-const ATTACKS: [(&str, usize); 22] = [
+const ATTACKS: [(&str, usize); 30] = [
     ("datagrams-empty", FIRST),
     ("datagrams-1-byte", FIRST),
     ("datagrams-1200-bytes", FIRST),
@@ -62,6 +64,14 @@ const ATTACKS: [(&str, usize); 22] = [
     ("h2-uploads", WITH_BACK_END),
     ("h2-answers-unread", GROWN),
     ("h1-head-cut-off", FIRST),
+    ("session-datagrams-empty", FIRST),
+    ("session-datagrams-1200-bytes", FIRST),
+    ("session-uploads", GROWN_WITH_BACK_END),
+    ("session-answers-unread", GROWN_WITH_BACK_END),
+    ("session-streams-reset", GROWN_WITH_BACK_END),
+    ("proxy-datagrams-empty", FIRST),
+    ("proxy-capsules-cut-off", GROWN_WITH_TUNNELS),
+    ("proxy-answers-unread", GROWN_WITH_TUNNELS),
 ];
 
 /// For the first attack, which fills the pools of the listener.
@@ -89,7 +99,8 @@ async fn back_end(kind: Back) -> String {
             tokio::spawn(async move {
                 let mut head = [0; 256];
                 match kind {
-                    Back::Silent => std::future::pending().await,
+                    // Until the connection is reset: what this process holds is counted as the gateway's.
+                    Back::Silent => drop(stream.ready(tokio::io::Interest::ERROR).await),
                     Back::Switching => {
                         let _ = stream.read(&mut head).await;
                         let agreed = "HTTP/1.1 101 x\r\nconnection: upgrade\r\nupgrade: connect-udp\r\n\r\n";
@@ -121,7 +132,7 @@ fn heap() -> usize {
 }
 
 /// Runs an attack; gives the most that was in use meanwhile.
-fn attack(name: &str, address: &str, certificate: &str) -> usize {
+fn attack(name: &str, address: &str, certificate: &str, targets: [&str; 2]) -> usize {
     let most = Arc::new(AtomicUsize::new(0));
     let done = Arc::new(AtomicBool::new(false));
     let sampling = {
@@ -138,6 +149,8 @@ fn attack(name: &str, address: &str, certificate: &str) -> usize {
         .env("TIDERACE_ATTACK", name)
         .env("TIDERACE_ADDRESS", address)
         .env("TIDERACE_CERTIFICATE", certificate)
+        .env("TIDERACE_SILENT", targets[0])
+        .env("TIDERACE_ENDLESS", targets[1])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -162,9 +175,11 @@ fn a_connection_holds_what_is_said_and_gives_it_back() {
     let directory = Directory::new("attacks");
     let certificate = site::write_certificate(&directory, "localhost");
     let certificate = directory.write("cert.der", certificate);
-    let process = runtime.block_on(async {
+    let (process, (silent, _unread), endless) = runtime.block_on(async {
         let [silent, switching, endless] =
             [back_end(Back::Silent).await, back_end(Back::Switching).await, back_end(Back::Endless).await];
+        // Datagrams for it are taken by the kernel until its buffer is full, and nobody reads them.
+        let unread = std::net::UdpSocket::bind(&silent).unwrap();
         let file = directory.write(
             "edge.toml",
             format!(
@@ -172,11 +187,15 @@ fn a_connection_holds_what_is_said_and_gives_it_back() {
                  [[route]]\npath = \"/tunnel\"\nto = \"http://{switching}\"\ntunnels = [\"connect-udp\"]\n\
                  [[route]]\npath = \"/silent\"\nto = \"http://{silent}\"\n\
                  [[route]]\npath = \"/endless\"\nto = \"http://{endless}\"\n\
+                 [[route]]\npath = \"/session\"\n[route.webtransport]\norigins = \"*\"\n\
+                 to = \"tcp://{silent}\"\ndatagrams-to = \"udp://{silent}\"\n\
+                 [[route]]\npath = \"/session-endless\"\n[route.webtransport]\norigins = \"*\"\nto = \"tcp://{endless}\"\n\
+                 [[route]]\npath = \"/udp\"\n[route.proxy]\nopen = true\ntcp = true\nallow = \"127.0.0.1\"\nopened-per-second = 1000\n\
                  [[stream]]\nalpn = \"raw\"\nqmux = \"raw-qx\"\nto = \"tcp://{silent}\"\n\
                  [[stream]]\nalpn = \"game\"\nqmux = \"game-qx\"\nto = \"tcp://{silent}\"\ndatagrams-to = \"udp://127.0.0.1:9\"\n"
             ),
         );
-        Process::start(&file).unwrap_or_else(|error| panic!("{error}"))
+        (Process::start(&file).unwrap_or_else(|error| panic!("{error}")), (silent, unread), endless)
     });
     let address = process.addresses()[0].to_string();
     let wanted = std::env::var("ATTACK").unwrap_or_default();
@@ -185,7 +204,7 @@ fn a_connection_holds_what_is_said_and_gives_it_back() {
     let first = ("datagrams-empty", NOT_COUNTED);
     for (name, budget) in std::iter::once(first).chain(ATTACKS.into_iter().filter(|(name, _)| name.contains(&wanted))) {
         let before = heap();
-        let most = attack(name, &address, certificate.to_str().unwrap());
+        let most = attack(name, &address, certificate.to_str().unwrap(), [&silent, &endless]);
         let used = most.saturating_sub(before);
         if budget < NOT_COUNTED {
             println!("attack: {name} | budget {budget} | heap {used}");

@@ -1,5 +1,7 @@
 //! The attacks, as the process that makes them: each opens one connection, does its worst, says so, and goes when it is told.
 
+mod tunnels;
+
 use std::{io::Read, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -22,6 +24,9 @@ const ENOUGH: Duration = Duration::from_secs(4);
 struct Attack {
     address: SocketAddr,
     certificate: Vec<u8>,
+    /// A target that reads nothing, and one that answers without end.
+    silent: String,
+    endless: String,
 }
 
 type Result<T = ()> = std::result::Result<T, Error>;
@@ -31,6 +36,8 @@ pub(crate) fn run(name: &str) {
     let attack = Attack {
         address: variable("TIDERACE_ADDRESS").parse().unwrap(),
         certificate: std::fs::read(variable("TIDERACE_CERTIFICATE")).unwrap(),
+        silent: variable("TIDERACE_SILENT"),
+        endless: variable("TIDERACE_ENDLESS"),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(attack.run(name)).unwrap();
@@ -84,6 +91,14 @@ impl Attack {
             "h2-uploads" => self.h2_uploads().await,
             "h2-answers-unread" => self.h2_answers().await,
             "h1-head-cut-off" => self.h1_head().await,
+            "session-datagrams-empty" => self.session_datagrams(0).await,
+            "session-datagrams-1200-bytes" => self.session_datagrams(1_200).await,
+            "session-uploads" => self.session_uploads().await,
+            "session-answers-unread" => self.session_answers("/session-endless").await,
+            "session-streams-reset" => self.session_churn().await,
+            "proxy-datagrams-empty" => self.proxied_datagrams(0).await,
+            "proxy-capsules-cut-off" => self.proxied_capsules().await,
+            "proxy-answers-unread" => self.proxied_answers().await,
             other => Err(format!("there is no attack {other}").into()),
         }
     }
