@@ -15,7 +15,7 @@ pub(crate) struct ListenerContext {
     pub(crate) draining: watch::Receiver<Draining>,
 }
 
-/// Whether connections shall end.
+/// Drain state of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Draining {
     No,

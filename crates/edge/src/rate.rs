@@ -24,9 +24,9 @@ const GENERATION: usize = 3_584;
 /// The requests that a limit counts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum RateKey {
-    /// Those to all routes.
+    /// Requests to all routes.
     All,
-    /// Those to a route, by its name.
+    /// Requests to one route, by its name.
     Route(String),
     /// Verifications of passwords for a route.
     Passwords(String),

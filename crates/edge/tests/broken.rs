@@ -194,7 +194,7 @@ impl Case {
     }
 }
 
-/// Everything that the cases name, but for what is gone.
+/// Directory with the files that the cases name, except the missing ones.
 fn directory(name: &str) -> Directory {
     let directory = Directory::new(name);
     write_certificate(&directory, "localhost");

@@ -67,7 +67,7 @@ pub(crate) struct Driver {
     shards: Option<ShardLink>,
     /// The socket is watched for reading.
     reading: bool,
-    /// What another process reads for this one.
+    /// Datagrams that another process reads for this one.
     #[cfg(target_os = "linux")]
     inbox: Option<Inbox>,
     /// Tasks to be woken, some in each pass.

@@ -45,7 +45,7 @@ pub(crate) struct State {
     pub(crate) socket: SocketStats,
     /// Socket that replaces the driver's, and its address where it is bound to one.
     pub(crate) replacement: Option<(Socket, Option<IpAddr>)>,
-    /// This process reads the socket; otherwise another one does, and hands over what is for connections of this one.
+    /// Set while this process reads the socket. Otherwise another process reads it, and forwards the datagrams of this one's connections.
     pub(crate) reading: bool,
     /// Ways to the processes beside this one.
     #[cfg(target_os = "linux")]

@@ -51,7 +51,7 @@ pub enum BalanceError {
     /// A thread cannot be started, or has no sockets for the machines.
     #[error("cannot start a worker: {0}")]
     Worker(#[source] io::Error),
-    /// Something that stays what it was at the start is another one.
+    /// A reload changes a setting that takes effect at the start only.
     #[error("`{0}` stays what it was at the start")]
     Fixed(&'static str),
 }

@@ -45,7 +45,7 @@ pub(crate) struct Machine {
     pub(crate) server_id: ServerId,
     pub(crate) address: SocketAddr,
     pub(crate) drains: bool,
-    /// Its place in the order of machines for a client.
+    /// Hash that orders the machines for a client.
     weight: u64,
     /// Shared with the machine of the configuration before.
     health: Arc<AtomicU8>,

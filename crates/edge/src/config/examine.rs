@@ -1,6 +1,6 @@
-//! What is wrong with a configuration on this machine: what `run` would find when it starts, and what would show later.
+//! Examination of a configuration on this machine: errors that `run` would find at its start, and faults that would show later.
 //!
-//! Faults keep a gateway from starting. Warnings do not: a name may be resolved tomorrow, and a site with an expired certificate is better
+//! Errors keep a gateway from starting. Warnings do not: a name may resolve tomorrow, and a site with an expired certificate is better
 //! than none.
 
 use std::{

@@ -1,4 +1,4 @@
-//! This machine as one of several behind load balancers.
+//! Settings of a machine behind load balancers.
 
 use std::{path::Path, sync::Arc};
 

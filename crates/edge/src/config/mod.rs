@@ -517,7 +517,7 @@ pub enum Balance {
 pub enum SameSite {
     /// None.
     Strict,
-    /// Those by which a user follows a link.
+    /// Requests by which a user follows a link.
     #[default]
     Lax,
     /// All.

@@ -38,7 +38,7 @@ pub(crate) struct Listener {
     tcp: Mutex<Vec<StdListener>>,
 }
 
-/// Whether connections are accepted.
+/// Accept state of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accepting {
     /// Not yet, or perhaps not any more.

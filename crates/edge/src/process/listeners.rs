@@ -132,17 +132,17 @@ impl Listeners {
         sum
     }
 
-    /// Those with TLS.
+    /// Listeners with TLS.
     pub(crate) fn secure(&self) -> MutexGuard<'_, ByAddress<Listener>> {
         self.secure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those of plain HTTP.
+    /// Listeners for plain HTTP.
     pub(crate) fn plain(&self) -> MutexGuard<'_, ByAddress<PlainListener>> {
         self.plain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those that are read for older processes only.
+    /// Listeners that are read for older processes only.
     pub(crate) fn retained(&self) -> MutexGuard<'_, ByAddress<Listener>> {
         self.retained.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -18,7 +18,7 @@ const CODE: usize = 16;
 /// Sticky sessions of a route.
 pub(super) struct Sticky {
     cookie: String,
-    /// What stands behind the code.
+    /// Attributes of the cookie, which follow the code.
     attributes: String,
     route: String,
     ring: KeyRing,

@@ -61,7 +61,7 @@ fn config(site: &Site, own: Option<(CertificateDer<'static>, PrivateKeyDer<'stat
 
 const VERSIONS: [&str; 3] = ["http/1.1", "h2", "h3"];
 
-/// How a request was answered.
+/// Answer to a request.
 #[derive(Debug)]
 struct Answered {
     status: u16,

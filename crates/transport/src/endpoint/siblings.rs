@@ -25,7 +25,7 @@ pub struct SiblingShard {
     pub shard: u8,
 }
 
-/// What an endpoint knows of the processes beside its own.
+/// Other processes that serve the same address.
 #[derive(Clone, Debug, Default)]
 pub struct Siblings {
     /// Generations that live, this process's own excluded.
