@@ -17,7 +17,7 @@ use crate::{failure::Failure, stdout::write_out};
 #[command(after_help = "Example:
   tiderace completions bash > /etc/bash_completion.d/tiderace")]
 pub(crate) struct CompletionsArgs {
-    /// The shell
+    /// Shell
     #[arg(value_name = "SHELL", value_enum)]
     shell: Shell,
 }
@@ -35,7 +35,7 @@ pub(crate) struct ManArgs {
 /// Print the version.
 #[derive(Debug, Parser)]
 pub(crate) struct VersionArgs {
-    /// Say as well for which machine it was built, with which features, and what it speaks
+    /// Print the target, the features of the build, and supported protocols too
     #[arg(short, long)]
     verbose: bool,
 }

@@ -18,12 +18,13 @@ use crate::{
 
 /// Spread QUIC over several machines behind one address.
 ///
-/// A packet goes to the machine that its connection ID names (QUIC-LB), wherever the client is; a client without a connection goes by its
-/// address. The machines are gateways with `[load-balancer]`, which get the client's address with each datagram (PROXY protocol) and
-/// answer through the load balancer. Nothing is kept of clients: several load balancers with one configuration choose alike.
+/// A packet goes to the machine that its connection ID names (QUIC-LB), whatever the client's address. Packets without such an ID go by
+/// the client's address. The machines are gateways with `[load-balancer]`: they receive the client's address with each datagram (PROXY
+/// protocol) and answer through the load balancer. The load balancer keeps no state of clients, so several of them with one
+/// configuration choose the same machine.
 ///
-/// SIGHUP takes the configuration again, to add, drain and remove machines. SIGUSR1 prints machines and counters as JSON, and so does the
-/// end.
+/// SIGHUP reloads the configuration, to add, drain and remove machines. SIGUSR1 prints machines and counters as JSON. They are also
+/// printed at the end.
 #[derive(Debug, Parser)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -41,7 +42,7 @@ A whole configuration:
   address = \"10.0.0.1:443\""
 )]
 pub(crate) struct Args {
-    /// The configuration
+    /// Configuration file
     #[arg(value_name = "CONFIG", required = true)]
     config: Option<PathBuf>,
     #[command(subcommand)]
@@ -50,21 +51,21 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Say what is wrong with a configuration. Exit code 2: something is
+    /// Check a configuration. Exit code 2: it has an error
     Check {
-        /// The configuration
+        /// Configuration file
         #[arg(value_name = "CONFIG")]
         config: PathBuf,
     },
-    /// Make a key of connection IDs, for all machines and load balancers
+    /// Create a key for connection IDs, to be copied to all machines and load balancers
     Key {
-        /// The file. It is made with access for its owner alone
+        /// New file, readable by its owner only
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Print everything that may stand in a configuration, as Markdown
+    /// Print all settings of the configuration as Markdown
     Reference,
-    /// Print the JSON Schema (draft 2020-12) of the configuration, by which editors complete and check one
+    /// Print the JSON Schema (draft 2020-12) of the configuration, with which editors complete and check it
     Schema,
 }
 

@@ -26,9 +26,9 @@ use crate::{
 
 /// Serve HTTP/3, HTTP/2 and HTTP/1.1, and private protocols over QUIC, in front of back ends.
 ///
-/// One file says everything; `tiderace edge reference` prints what may stand in it. SIGHUP, or `tiderace edge reload`, makes
-/// a gateway that runs take a new one without losing a connection; SIGUSR2, or `tiderace edge upgrade`, does so with a new program.
-/// SIGTERM makes it end when what is under way has ended.
+/// One file holds the configuration; `tiderace edge reference` prints all settings. SIGHUP, or `tiderace edge reload`, reloads it
+/// without losing a connection. SIGUSR2, or `tiderace edge upgrade`, replaces the program, also without losing a connection. SIGTERM
+/// drains: the gateway completes the requests in progress, and ends.
 #[derive(Debug, Parser)]
 #[command(after_help = "Example, a whole configuration:
   listen = \"[::]:443\"
@@ -43,28 +43,28 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve until asked to end
+    /// Run a gateway until SIGTERM or Ctrl-C
     Run(Run),
-    /// Say what is wrong with a configuration. Exit code 0: a gateway would start with it. 2: it would not
+    /// Check a configuration. Exit code 0: a gateway would start with it. 2: it would not
     Check(CheckArgs),
-    /// Make a gateway that runs take its configuration again. Exit code 2: it is wrong, and the old one stays in use
+    /// Reload the configuration of a running gateway. Exit code 2: the new one is wrong, and the old one stays in use
     Reload(Running),
-    /// Put a new program in the place of a gateway that runs, without losing a connection. Exit code 2: it does not serve, and the
-    /// old one goes on
+    /// Replace the program of a running gateway without losing a connection. Exit code 2: the new one does not start, and the old one
+    /// continues
     Upgrade(Upgrade),
-    /// Print what a gateway that runs does, for people or (`--json`) for programs
+    /// Print the state of a running gateway as text or (`--json`) as JSON
     Status(status::Status),
-    /// List the QUIC connections of a gateway that runs, the newest first, as JSON
+    /// List the QUIC connections of a running gateway, newest first, as JSON
     Connections(Running),
-    /// Write what single QUIC connections of a gateway that runs do: qlog, packets, and the keys that open them
+    /// Capture QUIC connections of a running gateway: qlog, packets, and the keys that decrypt them
     Capture(Capture),
-    /// Compare, for each policy, connections that got it with those that fitted it and did not
+    /// Compare, for each policy, the connections under it with its control group
     Compare(Running),
-    /// Make a ring of keys for gateways to share, or add a key to the one that is there
+    /// Create a key ring for several gateways, or add a key to an existing one
     Keys(Keys),
-    /// Print everything that may stand in a configuration, as Markdown
+    /// Print all settings of the configuration as Markdown
     Reference,
-    /// Print descriptions of the configuration for other programs
+    /// Describe the configuration for other programs
     Config(ConfigArgs),
 }
 
@@ -76,23 +76,24 @@ struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Print the JSON Schema (draft 2020-12), by which editors complete and check a configuration
+    /// Print the JSON Schema (draft 2020-12), with which editors complete and check a configuration
     Schema,
 }
 
-/// A ring of keys lets a client resume at every gateway that has the file: session tickets, address tokens and stateless resets.
-/// Run this on one machine, copy the file to the others, and name it in `keys.file` of all of them; gateways that run take it
-/// in within seconds. Run it again, once a day for example, to rotate: the new key is used when every machine has had time to
-/// get it, and the old ones go when nothing that they have sealed can come back.
+/// Gateways with the same key ring accept each other's session tickets and address tokens, and send each other's stateless resets.
+///
+/// Run this command on one machine, copy the file to the others, and name it in `keys.file` of all of them. Running gateways read a
+/// changed file within seconds. To rotate, run the command again, for example once a day: the new key is used after `--lead`, and old
+/// keys are removed after `--overlap`.
 #[derive(Debug, Parser)]
 struct Keys {
-    /// The file. It is made with access for its owner alone
+    /// File of the key ring. A new file is readable by its owner only
     #[arg(long, value_name = "FILE")]
     file: PathBuf,
-    /// The new key is used after this time, in which all machines have to get it
+    /// Use the new key after this time; the file has to reach all machines before
     #[arg(long, value_name = "TIME", default_value = "10 min")]
     lead: config::Span,
-    /// The old keys are good for this long after that. Tickets are good for 24 hours
+    /// Accept old keys for this time after that; tickets are valid for 24 hours
     #[arg(long, value_name = "TIME", default_value = "25 h")]
     overlap: config::Span,
 }
@@ -101,14 +102,14 @@ struct Keys {
 struct Run {
     #[command(flatten)]
     file: File,
-    /// Take over from the gateway at the other end of the standard input, which has started this one
+    /// Take over from the gateway that started this process, over the socket on standard input
     #[arg(long, hide = true)]
     take_over: bool,
 }
 
-/// The gateway that runs starts the program, which reads the configuration, takes the sockets over and serves every new connection.
-/// Connections that are open stay with the old process until they end, or `upgrade.drain` is over. SIGUSR2 does the same with the
-/// program that runs. An older program takes over in the same way.
+/// The running gateway starts the program, which reads the configuration, takes over the sockets and serves every new connection.
+/// Open connections stay with the old process until they end, or `upgrade.drain` is over. SIGUSR2 does the same with the program at
+/// the path of the running one. To downgrade, name an older program.
 #[derive(Debug, Parser)]
 #[command(after_help = "Example:
   tiderace edge upgrade --config edge.toml --program /usr/local/bin/tiderace
@@ -116,20 +117,20 @@ struct Run {
 struct Upgrade {
     #[command(flatten)]
     running: Running,
-    /// The new program; by default what is now at the path of the one that runs
+    /// New program [default: the file at the path of the running one]
     #[arg(long, value_name = "PATH")]
     program: Option<PathBuf>,
 }
 
 #[derive(Debug, Parser)]
 struct File {
-    /// The configuration
+    /// Configuration file
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
 }
 
-/// Everything is tried that `run` does when it starts, and nothing stays. What would not keep a gateway from starting is a warning: names
-/// that do not resolve, certificates that have expired or are for other names.
+/// The check does everything that `run` does at its start, and leaves nothing behind. Faults with which a gateway would still start are
+/// warnings: names that do not resolve, certificates that have expired or are for other names.
 #[derive(Debug, Parser)]
 struct CheckArgs {
     #[command(flatten)]
@@ -140,27 +141,26 @@ struct CheckArgs {
     /// Do not look up the names of back ends
     #[arg(long)]
     no_names: bool,
-    /// A name has to be resolved within this time
+    /// Wait for the names for at most this time
     #[arg(long, value_name = "TIME", default_value = "3 s")]
     names_timeout: config::Span,
 }
 
 #[derive(Debug, Parser)]
 struct Running {
-    /// Configuration, which names the socket
+    /// Configuration file that names the admin socket
     #[arg(long, value_name = "FILE", required_unless_present = "socket")]
     config: Option<PathBuf>,
-    /// The socket
+    /// Admin socket
     #[arg(long, value_name = "PATH", conflicts_with = "config")]
     socket: Option<PathBuf>,
 }
 
-/// The capture is a folder that its owner alone can open: a qlog file for each connection, packets.pcapng, which Wireshark opens
-/// with the keys in it, keys.log with the same keys for other programs, and capture.json. It has what clients and back ends have
-/// said to each other.
+/// A capture is a folder that only its owner can open: a qlog file for each connection; packets.pcapng, which Wireshark decrypts with
+/// the keys in it; keys.log with the same keys for other programs; capture.json. It contains the content of the connections.
 ///
-/// The configuration has to allow it: `[capture] enabled = true`. Keys are there for connections that begin while the capture is
-/// under way; of one that ran before, only the qlog shows what is in its packets. Ctrl-C ends the capture.
+/// The configuration has to allow captures: `[capture] enabled = true`. Keys exist for connections that begin during the capture. Of
+/// an earlier connection, only the qlog shows the content of packets. Ctrl-C ends the capture.
 #[derive(Debug, Parser)]
 #[command(after_help = "Example:
   tiderace edge capture --config edge.toml --client 192.0.2.7 --for 30s
@@ -168,16 +168,16 @@ struct Running {
 struct Capture {
     #[command(flatten)]
     running: Running,
-    /// The client: an address, or an address with a port. Its connections that run, and those that it opens meanwhile
+    /// Capture the present and new connections of this client: an address, or an address with a port
     #[arg(long, value_name = "ADDR", required_unless_present = "cid", conflicts_with = "cid")]
     client: Option<String>,
-    /// One connection that runs, by one of its IDs in hexadecimal digits; `tiderace edge connections` lists them
+    /// Capture one open connection, named by one of its IDs in hexadecimal; `tiderace edge connections` lists them
     #[arg(long, value_name = "ID")]
     cid: Option<String>,
-    /// Length of the capture. `capture.max-time` is the most
+    /// Capture for this time, at most `capture.max-time`
     #[arg(long = "for", value_name = "TIME", default_value = "10 s")]
     time: config::Span,
-    /// Print what there is as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

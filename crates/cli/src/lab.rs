@@ -46,8 +46,8 @@ use lab::record::LAB;
 
 /// Compare transports on modelled network paths.
 ///
-/// Real protocol code runs in virtual time over a modelled path: nothing of this machine's network is used, no privilege
-/// is needed, and the same seed gives the same packets bit for bit.
+/// Real protocol code runs in virtual time over a modelled path. It uses no network of this machine and needs no privileges. The same
+/// seed gives the same packets, bit for bit.
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -71,7 +71,7 @@ enum Command {
     #[command(hide = true)]
     Supervise(shell::SuperviseArgs),
     Suite(suite::SuiteArgs),
-    /// List the scenarios that are built in, by what they are about.
+    /// List the built-in scenarios by subject.
     List,
     New(Box<new::NewArgs>),
     /// Print the JSON Schema of scenario files.
@@ -81,21 +81,20 @@ enum Command {
     Tc(tools::TcArgs),
 }
 
-/// Run a scenario and say who wins.
+/// Run a scenario and report which contender is best.
 ///
-/// Every contender meets the same path with the same random numbers, once for each seed. The report gives the medians of the
-/// figures that the workload is about, marks the best of each where the seeds decide it, and says in a sentence who wins, at
-/// what price and how surely. With --all it gives every figure with its interval, compares the contenders pair by pair, and
-/// says what was simulated. A scenario that varies something is run at every point. The records behind the report go into a
-/// file as JSON lines.
+/// Every contender meets the same path with the same random numbers, once for each seed. The report has the medians of the workload's
+/// main figures, marks the best of each where the seeds decide it, and summarizes the result in a sentence: the best contender, its
+/// price, and the confidence. With --all it has every figure with its interval, compares the contenders pair by pair, and describes the
+/// simulation. A scenario with factors is run at every point. The records behind the report are written to a file as lines of JSON.
 ///
 /// With --real-time the contenders run on this machine, one after the other: our stacks over real UDP sockets, and the kernel's TCP with TLS
 /// 1.3 and HTTP/2 (kernel-cubic and kernel-bbr, unless --cc or the scenario name others; kernel-reno). All meet the path of the scenario on
-/// an emulated network, as `tiderace lab shell` makes it, as root or in a user namespace. What a contender cannot report is a dash. A
-/// run during which packets were late, were lost on this machine, or other programs used much of the CPU does not count.
+/// an emulated network, as in `tiderace lab shell`, as root or in a user namespace. A figure that a contender cannot report is a dash. A
+/// run is discarded if packets were late or lost on this machine, or if other programs used much of the CPU.
 ///
-/// Exit code 0: the report may be used. 1: a run or the self-test failed, and the report says which. 2: the scenario or
-/// an option is wrong, and nothing was written.
+/// Exit code 0: the report may be used. 1: a run or the self-test failed; the report names it. 2: the scenario or an option is wrong, and
+/// nothing was written.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
   tiderace lab run mobile
@@ -107,7 +106,7 @@ enum Command {
   tiderace lab run mobile --real-time --cc cubic,kernel-cubic,kernel-reno
   tiderace lab run ./my-path.toml --seeds 30 --json > report.json")]
 struct RunArgs {
-    /// A preset (see `tiderace lab list`) or a scenario file
+    /// Preset (see `tiderace lab list`) or scenario file
     #[arg(value_name = "NAME|FILE")]
     scenario: String,
     /// Seeds, each a run of every contender; 6 or more give intervals
@@ -121,13 +120,13 @@ struct RunArgs {
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
-    /// Write a qlog file for each side of each connection into a new directory below DIR
+    /// Write a qlog file for each end of each connection to a new directory below DIR
     #[arg(long, value_name = "DIR")]
     qlog: Option<PathBuf>,
     /// Version of the qlog files: `newest`, or `0.3`, which qvis opens
     #[arg(long, value_name = "VERSION", default_value_t, requires = "qlog")]
     qlog_format: Format,
-    /// Write the packets of each run beside its qlog files (packets.pcapng), with the keys that open them, for Wireshark
+    /// Write the packets of each run beside its qlog files (packets.pcapng), with the keys that decrypt them, for Wireshark
     #[arg(long, requires = "qlog")]
     pcapng: bool,
     /// Directory for the records
@@ -140,7 +139,7 @@ struct RunArgs {
     #[cfg(target_os = "linux")]
     #[arg(long)]
     real_time: bool,
-    /// In real time: take runs although other programs used much of the CPU
+    /// In real time: accept runs during which other programs used much of the CPU
     #[cfg(target_os = "linux")]
     #[arg(long, requires = "real_time")]
     accept_busy: bool,
@@ -170,13 +169,13 @@ struct Settings {
     /// Streams per connection; for requests: how many are in flight
     #[arg(long, value_name = "N")]
     streams: Option<u32>,
-    /// Time that is measured, after the scenario's warm-up, such as 30s
+    /// Measured time, after the scenario's warm-up, such as 30s
     #[arg(long, value_name = "TIME", value_parser = duration_text::parse)]
     duration: Option<Duration>,
     /// Congestion controllers in place of the scenario's contenders, separated by commas; the first is the baseline
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     cc: Vec<String>,
-    /// Acknowledgement frequency asked of each peer, separated by commas: off, fixed:N (packets per
+    /// Acknowledgement frequencies requested of each peer, separated by commas: off, fixed:N (packets per
     /// acknowledgement), adaptive
     #[arg(long, value_name = "POLICY,...", value_delimiter = ',')]
     ack: Vec<AckFrequency>,
@@ -185,7 +184,7 @@ struct Settings {
 /// Verbosity and colour of a report.
 #[derive(Clone, Copy, Debug, Parser)]
 pub(crate) struct Shown {
-    /// Print every figure with its interval, all comparisons and what was simulated
+    /// Print every figure with its interval, all comparisons and a description of the simulation
     #[arg(long)]
     all: bool,
     /// Colours and bars; `auto` means on a terminal, unless NO_COLOR is set
@@ -210,10 +209,10 @@ impl Shown {
     }
 }
 
-/// Print the report of stored records again.
+/// Print the report of stored records.
 #[derive(Debug, Parser)]
 struct ReportArgs {
-    /// The file that `tiderace lab run` named
+    /// File of records that `tiderace lab run` wrote
     #[arg(value_name = "RECORDS")]
     records: PathBuf,
     #[command(flatten)]

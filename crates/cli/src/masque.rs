@@ -23,8 +23,8 @@ use crate::{
 
 /// Carry UDP or TCP through a MASQUE proxy.
 ///
-/// A port of this machine leads to a target beyond the proxy: datagrams by CONNECT-UDP (RFC 9298), connections by CONNECT, both over one
-/// QUIC connection to the proxy. `tiderace edge` is such a proxy.
+/// The command forwards a local port to a target behind the proxy: datagrams with CONNECT-UDP (RFC 9298), connections with CONNECT, both
+/// over one QUIC connection to the proxy. `tiderace edge` is such a proxy.
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -33,24 +33,25 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Lead a UDP port of this machine to a target beyond the proxy.
+    /// Forward a local UDP port to a target behind the proxy.
     ///
-    /// Each program that sends to the port gets a tunnel of its own, which ends when it was silent for `--idle`. A payload that fits
-    /// into no QUIC datagram is dropped, as on a path with a smaller MTU, unless it has 1,200 bytes or less, which QUIC needs.
+    /// Each source address at the port has its own tunnel, which ends after `--idle` seconds of silence. A payload that does not fit into
+    /// a QUIC datagram is dropped, as on a path with a smaller MTU. Payloads of at most 1,200 bytes, which QUIC needs, are always
+    /// forwarded.
     ///
-    /// One tunnel is opened at once, so that a proxy that refuses is noticed at the start. Ctrl-C ends the command.
+    /// One tunnel is opened at the start, to find out whether the proxy refuses. Ctrl-C ends the command.
     ///
-    /// Exit code 0: the command was ended. 1: the proxy cannot be reached, or refuses. 2: the request is wrong.
+    /// Exit code 0: ended by a signal. 1: the proxy cannot be reached, or refuses. 2: an option is wrong.
     #[command(after_help = "Examples:
   tiderace masque udp --proxy proxy.example.org --listen 127.0.0.1:5353 dns.example.org:53
   tiderace masque udp --proxy 'https://proxy.example.org/masque{?target_host,target_port}' --token-file token \\
     --listen 127.0.0.1:4433 www.example.org:443")]
     Udp(UdpArgs),
-    /// Lead a TCP port of this machine to a target beyond the proxy.
+    /// Forward a local TCP port to a target behind the proxy.
     ///
-    /// Each connection to the port is a CONNECT. Ctrl-C ends the command.
+    /// Each connection to the port is a CONNECT request. Ctrl-C ends the command.
     ///
-    /// Exit code 0: the command was ended. 1: the proxy cannot be reached. 2: the request is wrong.
+    /// Exit code 0: ended by a signal. 1: the proxy cannot be reached. 2: an option is wrong.
     #[command(after_help = "Example:
   tiderace masque tcp --proxy proxy.example.org --token-file token --listen 127.0.0.1:8080 www.example.org:80")]
     Tcp(CommonArgs),
@@ -60,7 +61,7 @@ enum Command {
 struct UdpArgs {
     #[command(flatten)]
     common: CommonArgs,
-    /// End the tunnel of a program that was silent for this many seconds
+    /// End a tunnel after this many seconds of silence
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     idle: u64,
     /// Serve at most this many programs at a time; others are ignored, and counted
@@ -70,36 +71,36 @@ struct UdpArgs {
 
 #[derive(Debug, Group)]
 struct CommonArgs {
-    /// The target, as the proxy finds it
+    /// Target; the proxy resolves its name
     #[arg(value_name = "HOST:PORT")]
     target: String,
-    /// The proxy: its host, with a port or without, or its URI template
+    /// Proxy: host, optional port, or a URI template
     #[arg(long, value_name = "HOST[:PORT]|TEMPLATE")]
     proxy: String,
     /// Listen on this address; port 0 takes any free one
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
-    /// Show the proxy the bearer token in this file
+    /// Send the bearer token in this file to the proxy
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Trust the root certificates in this file (PEM) and no others
     #[arg(long, value_name = "FILE", visible_alias = "cacert")]
     ca: Option<PathBuf>,
-    /// Take any certificate. An attacker on the path can pose as the proxy
+    /// Accept any certificate. An attacker on the path can impersonate the proxy
     #[arg(short = 'k', long, conflicts_with = "ca")]
     insecure: bool,
     /// Wait for a connection, and for an answer of the proxy, for at most this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     connect_within: u64,
-    /// Print JSON lines: one when the port is open, one for each tunnel that has ended, one in the end
+    /// Print lines of JSON: one when the port is open, one for each tunnel at its end, one at the end of the command
     #[arg(long)]
     json: bool,
 }
 
-/// Time of silence after which the connection to the proxy is kept from being forgotten on the tunnels.
+/// Interval of NAT keep-alives on the connection to the proxy.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// A proxy, and the target beyond it.
+/// A proxy, and the target behind it.
 struct Tunnels {
     proxy: ProxyClient,
     host: String,

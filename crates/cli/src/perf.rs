@@ -61,20 +61,19 @@ struct EndArgs {
     /// Congestion control of what this end sends [default: cubic; with --tcp the kernel's default]
     #[arg(long, value_name = "ALGORITHM")]
     cc: Option<String>,
-    /// Largest UDP payload that this end sends, in bytes. It begins with 1200 and looks for more; an Ethernet carries 1472
-    /// over IPv4 and 1452 over IPv6
+    /// Largest UDP payload that this end sends, in bytes. Discovery starts at 1200; Ethernet carries 1472 over IPv4 and 1452 over IPv6
     #[arg(long, value_name = "SIZE", default_value = "1452", value_parser = udp_payload)]
     mtu: u16,
-    /// Forward error correction of what this end sends: `off`, `receive` (the peer's is understood), `auto`, or a code such as
-    /// `rlc:1/5:40`, `rs:10+2`, `xor:10`. It takes both ends: an end with `off` gets none
+    /// Forward error correction of what this end sends: `off`, `receive` (recover what the peer protects), `auto`, or a code such as
+    /// `rlc:1/5:40`, `rs:10+2`, `xor:10`. Both ends have to support it: an end with `off` receives none
     #[arg(long, value_name = "POLICY", default_value = "receive")]
     fec: FecPolicy,
-    /// Acknowledgements that this end asks its peer for (draft-ietf-quic-ack-frequency): `off` asks for nothing, `fixed:N` for one
-    /// in N packets, `adaptive` for as few as the path bears
+    /// Acknowledgement frequency that this end requests of its peer (draft-ietf-quic-ack-frequency): `off` requests nothing, `fixed:N`
+    /// one acknowledgement for N packets, `adaptive` follows the path
     #[arg(long, value_name = "POLICY", default_value = "off")]
     ack_frequency: AckFrequency,
-    /// Share of packets that may be lost without a reaction of congestion control, as long as no queue builds: up to '15 %'. Obeyed by
-    /// cubic, bbr2 and bbr3; auto measures the share by itself
+    /// Share of packets whose loss congestion control ignores as long as no queue builds: up to '15 %'. For cubic, bbr2 and bbr3; auto
+    /// measures the share itself
     #[arg(long, value_name = "SHARE", default_value = "0 %", value_parser = loss_tolerance)]
     loss_tolerance: LossTolerance,
     #[command(flatten)]

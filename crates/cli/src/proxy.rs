@@ -19,30 +19,29 @@ use crate::{
 /// First silence after which a connection is kept alive; measurements decide then.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// Serve programs on this machine as an HTTP proxy, and ask for what they want over QUIC, raced against TCP.
+/// Run an HTTP proxy for programs on this machine that races QUIC against TCP.
 ///
-/// Requests with an absolute URI (`http_proxy=http://127.0.0.1:8080`) go through the race. Those of http are asked for as https where
-/// the host has an HTTPS record, or as --https says, and otherwise go over TCP. Programs that tunnel (CONNECT, which is what they do
-/// for https) speak with the origin themselves: their tunnel is TCP.
+/// Requests with an absolute URI (`http_proxy=http://127.0.0.1:8080`) are raced. A request for http is sent as https if the host has an
+/// HTTPS record, or as --https says; otherwise it goes over TCP without TLS. CONNECT, which programs use for https, is a tunnel over
+/// TCP: the program does TLS with the origin.
 ///
-/// Only this machine can use it: there is no access control, so that other than loopback addresses are refused. Upgrades such as
-/// WebSocket need a tunnel.
+/// The proxy has no access control, so it listens on loopback addresses only. Upgrades such as WebSocket need a tunnel.
 ///
-/// Exit code 0: ended by a signal. 2: the request is wrong.
+/// Exit code 0: ended by a signal. 2: an option is wrong, or the proxy cannot listen.
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
-    /// Serve at this address
+    /// Listen on this address
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
-    /// Ask for http as https: where there is an HTTPS record, always, or never
+    /// Send requests for http as https: if there is an HTTPS record, always, or never
     #[arg(long, value_name = "WHEN", default_value = "record")]
     https: When,
     #[command(flatten)]
     shared: SharedArgs,
-    /// Print one JSON line when it listens, and one about each request
+    /// Print one line of JSON when the proxy listens, and one for each request
     #[arg(long)]
     json: bool,
-    /// Say on the standard error what became of each request
+    /// Print the outcome of each request to standard error
     #[arg(short, long, conflicts_with = "json")]
     verbose: bool,
 }

@@ -16,7 +16,7 @@ use crate::{
     stdout::{write_json_line, write_out},
 };
 
-/// Say what qlog files show.
+/// Analyse qlog files.
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -25,19 +25,18 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Print timeline, losses, stalls, and what limited the sender
+    /// Print milestones, timeline, losses, stalls, and limits of the sender
     Show(Show),
 }
 
-/// A bundle is a folder that `tiderace edge capture` has written; any folder of qlog files will do, and so will a single file. What
-/// limited the sender (application, flow control, congestion window, pacing, amplification) is in files that tiderace has written;
-/// of others the rest is shown.
+/// A bundle is a folder that `tiderace edge capture` wrote. Any folder of qlog files, or a single file, is also accepted. Only files
+/// that tiderace wrote record the limits of the sender: application, flow control, congestion window, pacing, amplification.
 #[derive(Debug, Parser)]
 #[command(after_help = "Example:
   tiderace edge capture --config edge.toml --client 192.0.2.7
   tiderace qlog show captures/capture-1700000000000")]
 struct Show {
-    /// The bundle, or a qlog file (.sqlog)
+    /// Bundle, or a qlog file (.sqlog)
     #[arg(value_name = "BUNDLE")]
     bundle: PathBuf,
     /// Print one JSON document instead of text

@@ -20,35 +20,35 @@ use crate::{
 
 /// Put a modelled path between a client and a server.
 ///
-/// Clients send to the relay instead of the server. Every packet passes the path of a scenario, with its rate, queue,
-/// delay, loss and NAT: the very same ones that `tiderace lab` drives in virtual time. Times of the scenario count from
-/// the first packet. No privileges are needed. Ctrl-C ends the relay and prints what it did.
+/// Clients send to the relay instead of the server. Every packet passes the path of a scenario with its rate, queue, delay, loss and
+/// NAT. The link model is the one that `tiderace lab` runs in virtual time. Times of the scenario count from the first packet. The
+/// relay needs no privileges. Ctrl-C ends it and prints totals.
 ///
-/// Exit code 0: the packets met the path as it was configured. 1: they did not, because this machine was too slow or
-/// too busy, and the last line says why. 2: an option, the scenario or an address is wrong, or the scenario asks for
-/// something of the path that the relay cannot do: the message names the key.
+/// Exit code 0: the path behaved as configured. 1: it did not, because this machine was too slow or too busy; the last line gives the
+/// reason. 2: an option, the scenario or an address is wrong, or the relay does not support a key of the scenario; the message names
+/// the key.
 #[derive(Debug, Parser)]
 #[command(after_help = "Example:
   tiderace perf server --listen 127.0.0.1:4433
   tiderace relay --path mobile --listen 127.0.0.1:4434 --to 127.0.0.1:4433
   tiderace perf client 127.0.0.1:4434 --insecure")]
 pub(crate) struct Args {
-    /// Scenario whose path is used: a preset (see `tiderace lab list`) or a file
+    /// Use the path of this scenario: a preset (see `tiderace lab list`) or a file
     #[arg(long, value_name = "SCENARIO|FILE")]
     path: String,
     /// Listen on this address; port 0 takes any free one
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
-    /// The server
+    /// Forward to this server
     #[arg(long, value_name = "HOST:PORT")]
     to: String,
     /// Seed of the path's random numbers [default: the scenario's first]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Write what clients send and receive into this file (pcapng), for Wireshark
+    /// Write the packets that clients send and receive to this file (pcapng), for Wireshark
     #[arg(long, value_name = "FILE")]
     pcapng: Option<PathBuf>,
-    /// Put the keys of this TLS key log into that file when the relay ends; clients and servers write one where SSLKEYLOGFILE names it
+    /// Add the keys of this TLS key log to that file when the relay ends; clients and servers write the log that SSLKEYLOGFILE names
     #[arg(long, value_name = "FILE", requires = "pcapng")]
     keys: Option<PathBuf>,
     /// Print JSON lines

@@ -15,20 +15,20 @@ use crate::{edge::serve_until_ended, failure::Failure, stdout::write_out};
 
 /// Serve a directory over HTTPS: HTTP/3, HTTP/2 and HTTP/1.1 on one port.
 ///
-/// Without --cert a certificate is made on the spot, for this host's own names, and is gone with the server: the first lines say how
-/// a client can trust it. A request for a directory is answered with its index.html, or with a list of its files where there is none.
-/// Names that begin with a dot are not found, and symbolic links are not followed out of the directory.
+/// Without --cert, the server creates a certificate for the names of this host, and deletes it at the end. The first lines say how a
+/// client can trust it. A request for a directory is answered with its index.html, or with a list of its files. Names that begin with a
+/// dot are not found. Symbolic links are followed within the directory only.
 ///
-/// For back ends, policies, limits and reloads: `tiderace edge`.
+/// For back ends, policies, limits and reloads use `tiderace edge`.
 #[derive(Debug, Parser)]
 #[command(after_help = "Example:
   tiderace serve site --listen 127.0.0.1:8443
   tiderace get -k https://127.0.0.1:8443/")]
 pub(crate) struct Args {
-    /// The directory
+    /// Directory to serve
     #[arg(value_name = "DIR", default_value = ".")]
     directory: PathBuf,
-    /// Listen here, with UDP and TCP; port 0 takes a free one
+    /// Listen on this address, with UDP and TCP; port 0 takes any free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8443")]
     listen: SocketAddr,
     /// Certificate chain (PEM), the server's own first
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// Private key of the certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
-    /// Make the certificate for this name too; may be given several times
+    /// Create the certificate for this name too; may be repeated
     #[arg(long, value_name = "NAME", conflicts_with = "cert")]
     name: Vec<String>,
     /// Answer 404 for a directory without index.html

@@ -22,37 +22,36 @@ use crate::{
     runtime,
 };
 
-/// Send the standard input on a QUIC stream, and print the answer.
+/// Send standard input on a QUIC stream, and print the answer.
 ///
-/// Opens a connection and one bidirectional stream on it. The standard input goes into the stream, and its end ends this half. What
-/// the server sends goes to the standard output as it comes. The command ends when the server has ended its half. A server hears
-/// of the stream with the first byte, or with the end of the input.
+/// The command opens a connection and one bidirectional stream. It sends standard input on the stream, ends its direction at the end of
+/// the input, and writes received data to standard output. It ends when the server has ended the other direction. The server sees the
+/// stream with its first byte, or with the end of the input.
 ///
-/// The connection is QUIC alone, nothing is raced. Where SSLKEYLOGFILE names a file, the secrets of the connection are written
-/// into it.
+/// The connection uses QUIC only, without a race. SSLKEYLOGFILE=FILE writes the secrets of the connection to FILE.
 ///
-/// Exit code 0: the server has ended its answer. 1: there was no connection, or the answer broke off. 2: the request is wrong.
+/// Exit code 0: the server has ended its answer. 1: no connection, or an incomplete answer. 2: an option is wrong.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
   echo hello | tiderace stream chat.example.org:4433 --alpn chat/1
   tiderace stream localhost:4433 --alpn echo --ca cert.pem < request.bin > answer.bin")]
 pub(crate) struct Args {
-    /// The server
+    /// Server to connect to
     #[arg(value_name = "HOST:PORT")]
     server: String,
-    /// Name of the protocol (ALPN), which the server has to speak
+    /// Protocol name (ALPN); the server has to support it
     #[arg(long, value_name = "NAME")]
     alpn: String,
     /// Trust the root certificates in this file (PEM) and no others
     #[arg(long, value_name = "FILE", visible_alias = "cacert")]
     ca: Option<PathBuf>,
-    /// Take any certificate. An attacker on the path can pose as the server
+    /// Accept any certificate. An attacker on the path can impersonate the server
     #[arg(short = 'k', long, conflicts_with = "ca")]
     insecure: bool,
     /// Wait for a connection for at most this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     connect_within: u64,
-    /// Say on the standard error how long the handshake took, and how many bytes went each way
+    /// Print the duration of the handshake, and bytes sent and received, to standard error
     #[arg(short, long)]
     verbose: bool,
 }

@@ -22,7 +22,7 @@ use crate::failure::Failure;
 /// The certificate of a server.
 #[derive(Debug, Parser)]
 pub(crate) struct CertificateArgs {
-    /// Certificate chain (PEM), the server's own first [default: a new self-signed one for localhost]
+    /// Certificate chain (PEM), the server's certificate first [default: a new self-signed one for localhost]
     #[arg(long, value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
     /// Private key of the certificate (PEM)
@@ -36,10 +36,10 @@ pub(crate) struct TrustArgs {
     /// Trust the root certificates in this file (PEM) and no others
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Trust the one certificate with this SHA-256 fingerprint, as the server prints it
+    /// Trust only the certificate with this SHA-256 fingerprint, which the server prints
     #[arg(long, value_name = "FINGERPRINT", conflicts_with = "ca")]
     pin: Option<Fingerprint>,
-    /// Trust anybody. An attacker on the path can pose as the server
+    /// Accept any certificate. An attacker on the path can impersonate the server
     #[arg(long, conflicts_with_all = ["ca", "pin"])]
     insecure: bool,
 }

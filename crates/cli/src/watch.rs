@@ -22,13 +22,13 @@ const RECORDS: &str = "Records of connections";
 /// Options that record connections over QUIC.
 #[derive(Debug, Group)]
 pub(crate) struct WatchArgs {
-    /// Write a qlog file for each connection into this directory; costs CPU time
+    /// Write a qlog file for each connection to this directory; costs CPU time
     #[arg(long, value_name = "DIR", help_heading = RECORDS)]
     qlog: Option<PathBuf>,
     /// Version of the qlog files: `newest`, or `0.3`, which qvis opens
     #[arg(long, value_name = "VERSION", default_value_t, requires = "qlog", help_heading = RECORDS)]
     qlog_format: Format,
-    /// Write packets over UDP into this file (pcapng), with the keys that open them, for Wireshark; costs CPU time
+    /// Write UDP packets to this file (pcapng), with the keys that decrypt them, for Wireshark; costs CPU time
     #[arg(long, value_name = "FILE", help_heading = RECORDS)]
     pcapng: Option<PathBuf>,
 }

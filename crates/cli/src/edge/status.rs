@@ -22,10 +22,10 @@ const SOON: f64 = 14.0;
 pub(super) struct Status {
     #[command(flatten)]
     running: Running,
-    /// Print JSON, one line each time
+    /// Print one line of JSON each time
     #[arg(long)]
     json: bool,
-    /// Print again after this time, until Ctrl-C
+    /// Repeat after this time, until Ctrl-C
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "2 s")]
     watch: Option<Span>,
 }

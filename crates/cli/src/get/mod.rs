@@ -31,21 +31,20 @@ use crate::{
 /// Heading of the options about the answer.
 const ANSWER: &str = "Answer";
 
-/// Ask for URLs over QUIC, raced against TCP, and say what the race shows about the network.
+/// Fetch URLs over QUIC, raced against TCP, and report what the race shows about the network.
 ///
-/// QUIC gets a head start of 200 ms. What is there first is used; the verdict goes to the standard error: QUIC works, or UDP is
-/// blocked, or the path is bad, or the server refuses, each with its evidence. Where the site's HTTPS record says that there
-/// is no HTTP/3, or where else it is, the race obeys.
+/// QUIC has a head start of 200 ms. The first connection to be ready is used. The verdict is printed to standard error with its
+/// evidence: QUIC works, UDP is blocked, the path is bad, or the server refuses. The race follows the site's HTTPS record: whether there
+/// is HTTP/3, and at which host and port.
 ///
-/// Several URLs are asked for one after the other, over the connections that are open. A session is resumed where there is a
-/// ticket, and the request leaves with the first packets (0-RTT); a server that finds this too early (425) is asked again after the
-/// handshake.
+/// Several URLs are requested one after the other, over the open connections. With a ticket the session is resumed, and the request is
+/// sent with the first packets (0-RTT). If the server answers 425 (Too Early), the request is repeated after the handshake.
 ///
-/// The content goes to the standard output, or where -o or -O say: no name that a server says becomes a file. Redirects are followed
-/// with -L. What a server says in errors is escaped. Servers that are too slow are given up. Where SSLKEYLOGFILE names a file, the
-/// secrets of the connections are written into it.
+/// Content goes to standard output, or to the file of -o or -O. A name sent by a server never becomes a file name. -L follows redirects.
+/// Control characters of servers are escaped in messages. Timeouts and --slowest end slow answers. SSLKEYLOGFILE=FILE writes the secrets
+/// of the connections to FILE.
 ///
-/// Exit code 0: there were answers below 400. 1: another answer, none, or one that broke off. 2: the request is wrong.
+/// Exit code 0: all answers were below 400. 1: another status, no answer, or an incomplete one. 2: an option is wrong.
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
     /// URLs to request: https://…
@@ -55,7 +54,7 @@ pub(crate) struct Args {
     request: RequestArgs,
     #[command(flatten)]
     shared: SharedArgs,
-    /// Try one way only
+    /// Use one transport only
     #[arg(long, value_name = "WAY", help_heading = CONNECTION)]
     only: Option<Transport>,
     /// Use HTTP/1.1, over TCP
@@ -67,25 +66,25 @@ pub(crate) struct Args {
     /// Use HTTP/3, over QUIC
     #[arg(long, group = "version", conflicts_with = "only", help_heading = CONNECTION)]
     http3: bool,
-    /// Take any certificate. An attacker on the path can pose as the server
+    /// Accept any certificate. An attacker on the path can impersonate the server
     #[arg(short = 'k', long, conflicts_with = "ca", help_heading = CONNECTION)]
     insecure: bool,
     /// Use this address for a host and port in place of a look-up
     #[arg(long, value_name = "HOST:PORT:ADDRESS", help_heading = CONNECTION)]
     resolve: Vec<Resolved>,
-    /// Speak QUIC to this address in place of the URL's, such as a relay
+    /// Send QUIC to this address in place of the URL's, such as a relay
     ///
     /// TCP still goes to the URL's own address, over another path. Without `--only` or a version there is then no verdict: the
-    /// output says that the paths were not the same, and in JSON `same_path` is false and `verdict` null.
+    /// output says that the paths differ, and in JSON `same_path` is false and `verdict` null.
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = CONNECTION)]
     udp: Option<SocketAddr>,
-    /// Open a connection for each URL, and close it after
+    /// Open a new connection for each URL, and close it afterwards
     #[arg(long, help_heading = CONNECTION)]
     fresh: bool,
-    /// Write the content into this file; once for each URL, in their order, `-` for the standard output
+    /// Write the content to this file, `-` for standard output; once for each URL, in their order
     #[arg(short = 'o', long, value_name = "FILE", help_heading = ANSWER)]
     output: Vec<PathBuf>,
-    /// Write the content into a file named as the last part of the URL's path
+    /// Write the content to a file with the name of the URL's last path segment
     #[arg(short = 'O', long, conflicts_with = "output", help_heading = ANSWER)]
     remote_name: bool,
     /// Print the header of the answer before the content
@@ -100,13 +99,13 @@ pub(crate) struct Args {
     /// Wait for the verdict for at most this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10, help_heading = ANSWER)]
     verdict_within: u64,
-    /// Print one JSON line about each exchange in place of the content
+    /// Print one line of JSON for each exchange in place of the content
     #[arg(long, conflicts_with = "write_out", help_heading = ANSWER)]
     json: bool,
-    /// Print no progress and no line about the exchange on the standard error; errors remain
+    /// Print neither progress nor verdict to standard error; errors remain
     #[arg(short = 's', long, conflicts_with = "verbose", help_heading = ANSWER)]
     silent: bool,
-    /// Print requests and the headers of answers on the standard error, and how each answer was come by
+    /// Print requests, headers of answers and details of the connection to standard error
     #[arg(short, long, conflicts_with = "json", help_heading = ANSWER)]
     verbose: bool,
     #[command(flatten)]

@@ -17,27 +17,27 @@ const REQUEST: &str = "Request";
 /// The options about the request.
 #[derive(Debug, Group)]
 pub(super) struct RequestArgs {
-    /// Ask with this method in place of GET
+    /// Use this method in place of GET
     #[arg(short = 'X', long = "request", value_name = "METHOD", help_heading = REQUEST)]
     method: Option<Method>,
-    /// Send this field; may be given several times
+    /// Send this field; may be repeated
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", help_heading = REQUEST)]
     fields: Vec<Field>,
-    /// Send this content, with POST unless -X says otherwise; `@FILE` sends a file, `@-` the standard input
+    /// Send this content, with POST unless -X says otherwise; `@FILE` sends a file, `@-` standard input
     ///
-    /// Several are joined by `&`. The type is application/x-www-form-urlencoded unless -H says otherwise. A file is sent as it is.
+    /// Several values are joined by `&`. The type is application/x-www-form-urlencoded unless -H says otherwise. A file is sent unchanged.
     #[arg(short = 'd', long = "data", value_name = "DATA", help_heading = REQUEST)]
     data: Vec<String>,
-    /// Ask for the header only (HEAD), and print it
+    /// Request the header only (HEAD), and print it
     #[arg(short = 'I', long = "head", conflicts_with_all = ["method", "data"], help_heading = REQUEST)]
     pub(super) head: bool,
-    /// Ask for compressed content (zstd, br, gzip, deflate), and decompress it
+    /// Request compressed content (zstd, br, gzip, deflate), and decompress it
     #[arg(long, help_heading = REQUEST)]
     pub(super) compressed: bool,
     /// Follow redirects to other https URLs
     ///
-    /// After 301, 302 and 303 a request with content becomes a GET without it; 307 and 308 repeat it. Fields that prove who asks
-    /// (authorization, cookie) do not go to another origin.
+    /// After 301, 302 and 303 a request with content becomes a GET without it; 307 and 308 repeat it. Credentials (authorization,
+    /// cookie) are not sent to another origin.
     #[arg(short = 'L', long = "location", help_heading = REQUEST)]
     pub(super) follow: bool,
     /// Follow at most this many redirects

@@ -14,10 +14,10 @@ pub(crate) struct SharedArgs {
     /// Trust the root certificates in this file (PEM) and no others
     #[arg(long, value_name = "FILE", visible_alias = "cacert", help_heading = CONNECTION)]
     pub(crate) ca: Option<PathBuf>,
-    /// Ask this name server for A, AAAA and HTTPS records in place of the system's
+    /// Query this name server for A, AAAA and HTTPS records in place of the system's
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = CONNECTION)]
     dns: Option<SocketAddr>,
-    /// Keep tickets in this file, so that the next run resumes (a build with `--features boringssl`)
+    /// Keep tickets in this file, so that the next run resumes (needs a build with `--features boringssl`)
     #[arg(long, value_name = "FILE", help_heading = CONNECTION)]
     tickets: Option<PathBuf>,
     /// Send no request before the handshake is complete
@@ -29,9 +29,9 @@ pub(crate) struct SharedArgs {
     /// Wait for the header of an answer for at most this many seconds after the request
     #[arg(long, value_name = "SECONDS", default_value_t = 120, help_heading = CONNECTION)]
     answer_within: u64,
-    /// Give an answer up whose content comes slower than this: bytes a minute, such as 64Ki, or a rate, such as 1.5Mbit; 0 for none
+    /// End an answer whose content is slower than this: bytes per minute, such as 64Ki, or a rate, such as 1.5Mbit; 0 for no limit
     ///
-    /// The default is 1024 for `get`, and for `proxy` a byte in five minutes.
+    /// The default is 1024 for `get`, and one byte in five minutes for `proxy`.
     #[arg(long, value_name = "SIZE", help_heading = CONNECTION)]
     slowest: Option<BytesPerMinute>,
 }
@@ -45,7 +45,7 @@ pub(crate) const PACE: Pace = Pace { bytes: 1_024, within: Duration::from_secs(6
 /// Settings of connections beside the shared ones.
 #[derive(Debug, Default)]
 pub(crate) struct ClientOptions {
-    /// Keep connections from being forgotten on the way, at first after so much silence.
+    /// First interval of NAT keep-alives.
     pub(crate) keep_alive: Option<Duration>,
     /// The least that content has to keep where nothing is asked for.
     pub(crate) pace: Pace,

@@ -35,17 +35,17 @@ use crate::{
 
 /// Run a scenario in every combination of its factors' levels.
 ///
-/// Records are stored while the matrix runs. Ctrl-C ends it after the runs in progress, and `tiderace lab resume FILE` goes on
-/// from there. The report says what was found; with --html it is a page of its own.
+/// Records are stored while the matrix runs. Ctrl-C ends it after the runs in progress; `tiderace lab resume FILE` continues. With --html
+/// the report is also written as a page.
 ///
-/// Exit code 0: everything was run and may be used. 1: a run failed. 2: the scenario or an option is wrong, or the records
-/// cannot be written. 3: the self-test failed, and nothing was run. 130: it was ended before it was complete.
+/// Exit code 0: all runs are complete and may be used. 1: a run failed. 2: the scenario or an option is wrong, or the records cannot be
+/// written. 3: the self-test failed, and nothing was run. 130: ended before it was complete.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
   tiderace lab matrix claims-rtt --html report.html
   tiderace lab matrix okru-mobile --vary path.loss-burst=1,3,6")]
 pub(super) struct MatrixArgs {
-    /// A preset (see `tiderace lab list`) or a scenario file
+    /// Preset (see `tiderace lab list`) or scenario file
     #[arg(value_name = "NAME|FILE")]
     scenario: String,
     /// Seeds of each point; 6 or more give intervals, 12 or more the A/A control
@@ -54,7 +54,7 @@ pub(super) struct MatrixArgs {
     /// First seed; the others count up from it
     #[arg(long, value_name = "S")]
     pub(super) seed: Option<u64>,
-    /// Vary a field in addition to the scenario's factors; may be given again
+    /// Vary a field in addition to the scenario's factors; may be repeated
     #[arg(long, value_name = "FIELD=VALUE,...", value_parser = factor)]
     vary: Vec<(String, Vec<serde_json::Value>)>,
     /// Directory for the records
@@ -68,13 +68,13 @@ pub(super) struct MatrixArgs {
     settings: Settings,
 }
 
-/// Go on with a matrix that was ended before it was complete.
+/// Continue a matrix that was interrupted.
 ///
-/// Whatever is whole in the file is kept; what is missing or damaged is run again. A complete file has the same bytes whether
-/// the matrix was interrupted or not. Exit codes as for `tiderace lab matrix`.
+/// Complete records are kept; missing and damaged ones are run again. A complete file has the same bytes whether the matrix was interrupted
+/// or not. Exit codes are those of `tiderace lab matrix`.
 #[derive(Debug, Parser)]
 pub(super) struct ResumeArgs {
-    /// The file that `tiderace lab matrix` named
+    /// File of records that `tiderace lab matrix` wrote
     #[arg(value_name = "RECORDS")]
     records: PathBuf,
     #[command(flatten)]
@@ -83,12 +83,12 @@ pub(super) struct ResumeArgs {
     outputs: Outputs,
 }
 
-/// Run one run of a file of records again, and compare it with what is stored.
+/// Repeat a stored run, and compare it with its record.
 ///
-/// Exit code 0: the packets are the same, and so is every figure. 1: they are not. 2: there is no such run.
+/// Exit code 0: packets and figures are the same. 1: they differ. 2: there is no such run.
 #[derive(Debug, Parser)]
 pub(super) struct ReplayArgs {
-    /// A file of records
+    /// File of records
     #[arg(value_name = "RECORDS")]
     records: PathBuf,
     /// Number of the run, as in the field `run` of its record
@@ -100,7 +100,7 @@ pub(super) struct ReplayArgs {
     /// Version of the qlog files: `newest`, or `0.3`, which qvis opens
     #[arg(long, value_name = "VERSION", default_value_t, requires = "qlog")]
     qlog_format: Format,
-    /// Write the packets as well (packets.pcapng), with the keys that open them, for Wireshark
+    /// Write the packets too (packets.pcapng), with the keys that decrypt them, for Wireshark
     #[arg(long, requires = "qlog")]
     pcapng: bool,
 }
@@ -116,13 +116,13 @@ struct EffortArgs {
 /// Outputs besides the text.
 #[derive(Clone, Debug, Default, Parser)]
 pub(super) struct Outputs {
-    /// Write the report as one HTML file that needs nothing else
+    /// Write the report as a self-contained HTML file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Write every point as CSV
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Write every run as Parquet, a row each; needs a program built with `--features columns`
+    /// Write every run as a row of a Parquet file; needs a build with `--features columns`
     #[arg(long, value_name = "FILE")]
     parquet: Option<PathBuf>,
     /// Print the report as JSON

@@ -23,15 +23,14 @@ use crate::{
 
 /// Compare two files of records of the same scenario, in every figure of its workload.
 ///
-/// Contenders are compared by their names, runs by points and seeds. A change is the median of the ratios, or of the
-/// differences where a ratio has no meaning, with an interval of at least 95 %. Zeros, values that never came (∞) and values
-/// that are unknown take part.
+/// Contenders are matched by name, runs by point and seed. A change is the median of the ratios, or of the differences where a ratio has
+/// no meaning, with an interval of at least 95 %. Zeros, values that never occurred (∞) and unknown values are included.
 #[derive(Debug, Parser)]
 pub(super) struct CompareArgs {
-    /// Records of before
+    /// Old records
     #[arg(value_name = "BEFORE")]
     before: PathBuf,
-    /// Records of after
+    /// New records
     #[arg(value_name = "AFTER")]
     after: PathBuf,
     /// Print as JSON
@@ -39,30 +38,30 @@ pub(super) struct CompareArgs {
     json: bool,
 }
 
-/// Fail when a figure of the workload has become worse or is gone, or a limit of the scenario does not hold.
+/// Fail if a figure of the workload is worse or missing, or if a limit of the scenario is exceeded.
 ///
-/// Worse means: beyond the tolerance in so many runs that chance alone fails at most one gate in twenty, whatever the number
-/// of figures; with too few seeds for that, in all runs. Figures of which neither more nor less is better fail when they change.
+/// Worse means beyond the tolerance in so many runs that chance alone fails at most one gate in twenty, whatever the number of figures;
+/// with too few seeds for that, in all runs. Figures without a better direction fail if they change.
 ///
-/// Exit code 0: it passes. 2: a file cannot be read, the two are not of one scenario, or a tolerance is wrong. 99: it fails;
-/// also when a figure, a contender, a run or what a limit is about is missing, or a run failed.
+/// Exit code 0: passed. 2: a file cannot be read, the files are of different scenarios, or a tolerance is wrong. 99: failed, also if a
+/// figure, a contender, a run or the subject of a limit is missing, or if a run failed.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
   tiderace lab gate new.jsonl --baseline good.jsonl
   tiderace lab gate new.jsonl --baseline good.jsonl --tolerance 5 --tolerance rtt_p95='10 ms'
   tiderace lab gate new.jsonl --baseline good.jsonl --tolerances gate.toml --json")]
 pub(super) struct GateArgs {
-    /// The records to judge
+    /// Records to judge
     #[arg(value_name = "RECORDS")]
     records: PathBuf,
-    /// Records of what is known to be good
+    /// Records of a known good version
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
     /// Tolerance of a figure: FIGURE=AMOUNT such as goodput='5 %', rtt_p95='10 ms', residual_loss='0.2 points', or a
-    /// number of per cent for all figures that have ratios; may be given again
+    /// percentage for all figures that have ratios; may be repeated
     #[arg(long, value_name = "[FIGURE=]AMOUNT")]
     tolerance: Vec<String>,
-    /// A TOML file of tolerances, such as `goodput = "5 %"`; those of --tolerance go before
+    /// TOML file of tolerances, such as `goodput = "5 %"`; --tolerance takes precedence
     #[arg(long, value_name = "FILE")]
     tolerances: Option<PathBuf>,
     /// Print as JSON

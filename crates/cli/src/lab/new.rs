@@ -18,10 +18,10 @@ use units::{Bitrate, DataSize, Probability, duration_text};
 
 use crate::{failure::Failure, stdout::write_out};
 
-/// Make a scenario file, and print the command that runs it.
+/// Create a scenario file, and print the command that runs it.
 ///
-/// Options that are left out take their usual values. On a terminal, questions are asked when --rate or --rtt is missing. The
-/// file is checked before it is written; docs/lab.md says what else may stand in it.
+/// Options that are left out take their defaults. At a terminal, the command asks if --rate or --rtt is missing. It checks the file
+/// before it writes it. docs/lab.md has all settings of scenario files.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
   tiderace lab new
@@ -51,7 +51,7 @@ pub(super) struct NewArgs {
     /// Queue of each direction, in bytes or in rate x round trip [default: 1BDP, at least 15kB]
     #[arg(long, value_name = "SIZE")]
     queue: Option<QueueSize>,
-    /// Further delay, drawn for each packet up to this
+    /// Additional delay, drawn for each packet up to this
     #[arg(long, value_name = "TIME", value_parser = duration_text::parse)]
     jitter: Option<Duration>,
     /// Connections that share the path [default: 1]
@@ -69,17 +69,17 @@ pub(super) struct NewArgs {
     /// Clients send the data
     #[arg(long)]
     upload: bool,
-    /// Time that is measured [default: 20s]
+    /// Measured time [default: 20s]
     #[arg(long, value_name = "TIME", value_parser = duration_text::parse)]
     duration: Option<Duration>,
     /// Seeds, each a run of every contender [default: 10]
     #[arg(long, value_name = "N")]
     seeds: Option<u32>,
-    /// A congestion controller, with +repair for forward error correction where the path needs it, or with a code such as
-    /// +rlc:1/5:40; may be given again [default: cubic bbr3 auto auto+repair]
+    /// Congestion controller, with +repair for forward error correction where the path needs it, or with a code such as
+    /// +rlc:1/5:40; may be repeated [default: cubic bbr3 auto auto+repair]
     #[arg(long, value_name = "NAME[+CODE]")]
     contender: Vec<String>,
-    /// Replace a file of this name
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
 }

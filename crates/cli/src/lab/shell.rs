@@ -17,19 +17,18 @@ use crate::{failure::Failure, interrupt::Interrupt, runtime};
 
 /// Run any program behind the path of a scenario.
 ///
-/// COMMAND runs on the client side of an emulated network, and whatever it sends to the server's address 10.2.0.1 passes the path: rate,
-/// queue, delay, loss, NAT and changes over time, the very same ones that `tiderace lab run` drives in virtual time. The server side is
-/// where --server runs. Times of the scenario count from the first packet. There is nothing else in this network: no internet, no
-/// programs of this machine.
+/// COMMAND runs on the client side of an emulated network. Everything that it sends to the server's address 10.2.0.1 passes the path:
+/// rate, queue, delay, loss, NAT and changes over time. The link model is the one that `tiderace lab run` uses in virtual time. --server
+/// runs on the server side. Times of the scenario count from the first packet. The network contains nothing else: no internet, no
+/// services of this machine.
 ///
-/// Runs as root, or as an ordinary user where the system permits user namespaces and /dev/net/tun. Both sides are Linux network
-/// namespaces without names. They end with COMMAND, and so does everything that COMMAND and --server have started, even when
-/// this program is killed.
+/// The command needs root, or a system that permits user namespaces and /dev/net/tun. Both sides are unnamed network namespaces of
+/// Linux. They end with COMMAND, and so do all processes that COMMAND and --server have started, even when this program is killed.
 ///
-/// Both programs find the address of the server in TIDERACE_SERVER and that of the client in TIDERACE_CLIENT. What the path did goes to the
-/// standard error at the end, with a warning when this machine was too slow or too busy for the figures to be trusted.
+/// TIDERACE_SERVER and TIDERACE_CLIENT hold the addresses of server and client. Totals of the path are printed to standard error at the
+/// end, with a warning if this machine was too slow or too busy for reliable figures.
 ///
-/// Exit code: that of COMMAND; 128 + N when signal N ended it; 127 when it cannot be started. 2: the scenario or an option is wrong, or the
+/// Exit code: that of COMMAND; 128 + N if signal N ended it; 127 if it cannot be started. 2: the scenario or an option is wrong, or the
 /// system does not permit such a network.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
@@ -38,19 +37,19 @@ use crate::{failure::Failure, interrupt::Interrupt, runtime};
   tiderace lab shell ./my-path.toml --server 'python3 -m http.server 8000' -- curl -O http://10.2.0.1:8000/file
   tiderace lab shell mobile                                     # your shell, on the client side")]
 pub(crate) struct ShellArgs {
-    /// Scenario whose path is used: a preset (see `tiderace lab list`) or a file
+    /// Use the path of this scenario: a preset (see `tiderace lab list`) or a file
     #[arg(value_name = "SCENARIO|FILE")]
     scenario: String,
-    /// Run this by `sh -c` on the server side; COMMAND starts as soon as it listens
+    /// Run this with `sh -c` on the server side; COMMAND starts as soon as it listens
     #[arg(long, value_name = "COMMAND")]
     server: Option<OsString>,
     /// Seed of the path's random numbers [default: the scenario's first]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Print neither addresses nor what the path did
+    /// Print neither addresses nor totals of the path
     #[arg(long)]
     quiet: bool,
-    /// The program and its arguments [default: your shell]
+    /// Program and its arguments [default: your shell]
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -58,7 +57,7 @@ pub(crate) struct ShellArgs {
 /// Supervise a program (internal).
 #[derive(Debug, Parser)]
 pub(crate) struct SuperviseArgs {
-    /// The program and its arguments
+    /// Program and its arguments
     #[arg(last = true, value_name = "COMMAND", required = true)]
     command: Vec<OsString>,
 }

@@ -14,13 +14,12 @@ use crate::{
     stdout::write_out,
 };
 
-/// Play a suite of cases with our congestion controllers and print clause by clause what passes.
+/// Run a suite of test cases with our congestion controllers, and print the verdict on each clause.
 ///
-/// `bbr`: the example test cases of draft-ietf-ccwg-bbr. A clause that asks for something that a controller does not have or
-/// show is printed as unsupported and does not count as passed.
+/// `bbr`: the example test cases of draft-ietf-ccwg-bbr. A clause about something that a controller does not have or report is printed as
+/// unsupported, and does not count as passed.
 ///
-/// Exit code 0: every case passed with every controller. 1: some clause did not hold. 77: all that could be judged held, and
-/// some could not, because a controller does not show what it asks for.
+/// Exit code 0: every case passed with every controller. 1: a clause failed. 77: no clause failed, and some were unsupported.
 #[derive(Debug, Parser)]
 pub(super) struct SuiteArgs {
     /// Suite to run
@@ -29,7 +28,7 @@ pub(super) struct SuiteArgs {
     /// Congestion controllers, separated by commas
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "bbr3")]
     cc: Vec<String>,
-    /// Print under each clause what was seen, also where it passed
+    /// Print the observation under each clause, also under passed ones
     #[arg(long)]
     details: bool,
 }

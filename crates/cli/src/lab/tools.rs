@@ -14,11 +14,11 @@ use crate::{failure::Failure, stdout::write_out};
 
 /// Fit a Gilbert-Elliott chain to the losses of a real path.
 ///
-/// The file has 0 for each packet that arrived and 1 for each that was lost, in the order of sending; white space, commas and
-/// lines that start with # do not count. What is printed can stand in a scenario file.
+/// The file has 0 for each packet that arrived and 1 for each lost one, in the order of sending. White space, commas and lines that
+/// start with # are ignored. The output can be pasted into a scenario file.
 #[derive(Debug, Parser)]
 pub(super) struct FitArgs {
-    /// The trace
+    /// File with the trace
     #[arg(value_name = "FILE")]
     trace: PathBuf,
     /// Print the fit as JSON
@@ -26,14 +26,14 @@ pub(super) struct FitArgs {
     json: bool,
 }
 
-/// Draw what one end of a connection did over time, from its qlog file.
+/// Draw time series of one end of a connection from its qlog file.
 ///
-/// The page shows window and flight, rates, RTT, the wait and the rhythm of acknowledgements, with the states of the congestion
-/// controller behind them. Files come from `tiderace lab run … --qlog DIR` and `tiderace lab replay … --qlog DIR`; those of other
-/// stacks will do if they are JSON text sequences. qvis opens the same files.
+/// The page shows window and bytes in flight, rates, RTT, delay and spacing of acknowledgements, and the states of the congestion
+/// controller. `tiderace lab run … --qlog DIR` and `tiderace lab replay … --qlog DIR` write such files; files of other stacks are
+/// accepted if they are JSON text sequences. qvis opens the same files.
 #[derive(Debug, Parser)]
 pub(super) struct SeriesArgs {
-    /// The qlog file (.sqlog)
+    /// qlog file (.sqlog)
     #[arg(value_name = "FILE")]
     qlog: PathBuf,
     /// Write the page to this file
@@ -54,10 +54,10 @@ pub(super) fn draw_series(args: &SeriesArgs) -> Result<ExitCode, Failure> {
 
 /// Print a scenario's path as tc and nft commands.
 ///
-/// For those who have Linux with netem and root. Where netem does otherwise than the model, a comment says so.
+/// The commands need Linux with netem, and root. Comments name the differences between netem and the model.
 #[derive(Debug, Parser)]
 pub(super) struct TcArgs {
-    /// A preset (see `tiderace lab list`) or a scenario file
+    /// Preset (see `tiderace lab list`) or scenario file
     #[arg(value_name = "NAME|FILE")]
     scenario: String,
     /// Device that sends towards the clients, in front of the bottleneck

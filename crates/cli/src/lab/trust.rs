@@ -16,14 +16,14 @@ use crate::{
 
 /// Check the laboratory against known answers.
 ///
-/// Exit code 0: every check passes. 3: one does not, and no result of this program should be believed.
+/// Exit code 0: all checks pass. 3: a check fails; do not trust results of this program.
 #[derive(Debug, Parser)]
 pub(super) struct SelftestArgs {
-    /// Break a part of the chain on purpose: the self-test must then fail
+    /// Plant this fault: the self-test has to fail
     #[arg(long, value_name = "FAULT", value_parser = PossibleValuesParser::new(Fault::ALL.map(|fault| fault.1)))]
     inject: Option<String>,
-    /// Check as well that real time agrees with virtual time (V14): `tiderace perf` over loopback through `tiderace relay` against
-    /// the simulator. Takes half a minute of an idle machine
+    /// Compare real time with virtual time too (V14): `tiderace perf` over loopback through `tiderace relay` against the simulator. Takes
+    /// half a minute of an idle machine
     #[arg(long)]
     real_time: bool,
     /// Print as JSON
@@ -33,13 +33,13 @@ pub(super) struct SelftestArgs {
 
 /// Check a published table against arithmetic that every measurement has to obey.
 ///
-/// The table is CSV with a line of names, or a JSON list of objects. Columns are known by their names (goodput_mbps, pps,
+/// The table is CSV with a header line, or a JSON list of objects. Columns are recognized by name (goodput_mbps, pps,
 /// connections, packet_bytes, rtt_ms, p50_ms, p95_ms, p99_ms, jitter_ms, samples, …: see docs/lab.md); others are ignored.
 ///
-/// Exit code 0: nothing was found. 1: something cannot be so, or should be asked about. 2: the file is no such table.
+/// Exit code 0: no finding. 1: a figure is impossible or doubtful. 2: the file is no such table.
 #[derive(Debug, Parser)]
 pub(super) struct AuditArgs {
-    /// The table
+    /// File with the table
     #[arg(value_name = "FILE")]
     table: PathBuf,
     /// Print as JSON

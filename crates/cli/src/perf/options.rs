@@ -18,13 +18,13 @@ use crate::{failure::Failure, trust::TrustArgs};
 /// Goodput counts bytes of the application once, at the end that receives them. RTT and loss are those of the end that
 /// sends. Percentiles need enough samples: 60 for p95, 300 for p99.
 ///
-/// With --interval a line for each direction says what this interval has moved: bytes received, or bytes sent without those sent
-/// again. RTT stands there when it was measured in the interval; cwnd and losses are known of what the client sends (--upload).
+/// With --interval a line for each direction and interval has the bytes received, or the bytes sent without retransmissions. RTT is shown
+/// if it was sampled in the interval; cwnd and losses are known of uploads only.
 ///
-/// Ctrl-C ends the run early. The report has what was measured until then and is marked as partial.
+/// Ctrl-C ends the run early. The report then has the figures up to that moment, and is marked as partial.
 ///
-/// Exit code 0: everything that was asked for was done. 1: some connections failed or the run was interrupted; the report says how. 2: an
-/// option is wrong or the server cannot be reached, and nothing is reported.
+/// Exit code 0: complete. 1: some connections failed or the run was interrupted; the report has the reason. 2: an option is wrong or the
+/// server cannot be reached, and there is no report.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
   tiderace perf client 192.0.2.1:4433 --pin FINGERPRINT
@@ -35,19 +35,19 @@ use crate::{failure::Failure, trust::TrustArgs};
   tiderace perf client localhost:4433 --insecure --prometheus > /var/lib/node_exporter/perf.prom
   tiderace perf client 192.0.2.1:4433 --pin FINGERPRINT --tcp --cc bbr --upload -i '1 s'")]
 pub(super) struct Args {
-    /// The server
+    /// Server to measure with
     #[arg(value_name = "HOST:PORT")]
     pub(super) server: String,
-    /// Transfer so many bytes in each direction, over all connections and streams together
+    /// Transfer this many bytes in each direction, over all connections and streams together
     #[arg(long, value_name = "SIZE", conflicts_with = "duration")]
     pub(super) bytes: Option<DataSize>,
-    /// Transfer for so long [default: 10 s, unless --bytes or --handshakes is given]
+    /// Transfer for this time [default: 10 s, unless --bytes or --handshakes is given]
     #[arg(long, value_name = "TIME", value_parser = duration_text::parse)]
     pub(super) duration: Option<Duration>,
-    /// Send to the server; with --download too, both at once
+    /// Send to the server; with --download, both directions at once
     #[arg(long)]
     pub(super) upload: bool,
-    /// Receive from the server; this is the default
+    /// Receive from the server (the default)
     #[arg(long)]
     pub(super) download: bool,
     /// Connections that transfer at the same time
@@ -56,7 +56,7 @@ pub(super) struct Args {
     /// Streams of each connection, in each direction
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=500))]
     pub(super) streams: u32,
-    /// Open so many connections of each kind for one request each, one after another, before the transfer
+    /// Open this many connections of each kind for one request each, one after another, before the transfer
     #[arg(long, value_name = "N")]
     pub(super) handshakes: Option<NonZeroU32>,
     /// Kinds of these connections: full handshakes, sessions that are resumed, requests as early data
@@ -69,10 +69,10 @@ pub(super) struct Args {
         requires = "handshakes"
     )]
     pub(super) kinds: Vec<Kind>,
-    /// Use the kernel's TCP with TLS 1.3 in place of QUIC; the server needs it, too. Each direction has connections of its own
+    /// Use the kernel's TCP with TLS 1.3 in place of QUIC; the server needs this option too. Each direction has its own connections
     #[arg(long, conflicts_with_all = ["streams", "datagrams", "mtu", "fec", "ack_frequency", "loss_tolerance", "qlog", "pcapng"])]
     pub(super) tcp: bool,
-    /// Send unreliable datagrams (RFC 9221) at a fixed rate in place of streams: loss, reordering, delay and jitter
+    /// Send unreliable datagrams (RFC 9221) at a fixed rate in place of streams; measures loss, reordering, delay and jitter
     #[arg(long, requires = "rate", conflicts_with_all = ["bytes", "connections", "streams"])]
     pub(super) datagrams: bool,
     /// Rate of the payload of datagrams, such as 20M, in bit/s
@@ -81,13 +81,13 @@ pub(super) struct Args {
     /// Payload of each datagram, 16 bytes or more
     #[arg(long, value_name = "SIZE", default_value = "1000", requires = "datagrams")]
     pub(super) size: DataSize,
-    /// Time that a handshake may take
+    /// Wait for a handshake for at most this time
     #[arg(long, value_name = "TIME", default_value = "5 s", value_parser = duration_text::parse)]
     pub(super) timeout: Duration,
-    /// Name that the server's certificate has to be for [default: HOST]
+    /// Verify the server's certificate for this name [default: HOST]
     #[arg(long, value_name = "NAME")]
     pub(super) server_name: Option<String>,
-    /// Print a line each so often while the transfer runs, such as '1 s'
+    /// Print a line for each interval of this length during the transfer, such as '1 s'
     #[arg(short, long, value_name = "TIME", value_parser = duration_text::parse)]
     pub(super) interval: Option<Duration>,
     /// Print comma-separated values: a header, a row for each interval and direction, and a row for each whole direction

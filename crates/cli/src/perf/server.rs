@@ -34,20 +34,20 @@ use crate::{
 
 /// Answer `tiderace perf client` until Ctrl-C.
 ///
-/// Prints a line for each connection when it is over, and sums at the end.
+/// Prints a line for each connection at its end, and totals when the server ends.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
   tiderace perf server
   tiderace perf server --listen 0.0.0.0:4433 --cert cert.pem --key key.pem --cc bbr3
   tiderace perf server --listen 0.0.0.0:4433 --tcp --cc bbr --json")]
 pub(super) struct Args {
-    /// Address and port (UDP, or TCP with --tcp); port 0 takes any free one
+    /// Listen on this address (UDP, or TCP with --tcp); port 0 takes any free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:4433")]
     pub(super) listen: SocketAddr,
     /// Use the kernel's TCP with TLS 1.3 in place of QUIC
     #[arg(long, conflicts_with_all = ["mtu", "fec", "ack_frequency", "loss_tolerance", "qlog", "pcapng"])]
     tcp: bool,
-    /// Print JSON lines
+    /// Print lines of JSON
     #[arg(long)]
     pub(super) json: bool,
     #[command(flatten)]

@@ -35,18 +35,17 @@ const SERVE: &str = "Serve (with --serve)";
 
 /// Measure a path: rate, delay, loss, queue, MTU; recommend settings; write a scenario.
 ///
-/// The other end is `tiderace probe --serve ADDRESS:PORT`. Figures have 95 % intervals, their cost in bytes and seconds, and their
-/// method: round trips idle and under load, round trips per minute, variation of the one-way delay, loss and its bursts,
-/// reordering, rate, queue, signs of a policer, path MTU, ECN marks, TCP beside UDP; on request the timeout of a NAT.
+/// The other end is `tiderace probe --serve ADDRESS:PORT`. Each figure has a 95 % interval, its cost in bytes and seconds, and its
+/// method. Figures: RTT idle and under load, round trips per minute, variation of the one-way delay, loss and its bursts, reordering,
+/// rate, queue, signs of a policer, path MTU, ECN marks, TCP beside UDP; on request the timeout of a NAT.
 ///
-/// Rate, queue and loaded round trips fill the path for some seconds: at a terminal a question comes before that, elsewhere --yes is
-/// needed. --idle measures only what loads nothing.
+/// Rate, queue and RTT under load fill the path for some seconds. The command asks before that at a terminal; elsewhere it needs --yes.
+/// --idle leaves out everything that loads the path.
 ///
-/// The serving end answers clients that have its token (or anybody, with --open). It sends only to hosts that the handshake of QUIC
-/// has validated, and no more than its limits allow. It takes one port of UDP and TCP, and another of UDP for datagrams
-/// (--udp-port).
+/// The serving end accepts clients that have its token (or any client, with --open). It sends only to hosts that the QUIC handshake has
+/// validated, within its limits. It uses one UDP and TCP port, and another UDP port for datagrams (--udp-port).
 ///
-/// Exit code 0: measured; notes say what could not be. 2: an option is wrong, the server cannot be reached, or it refuses.
+/// Exit code 0: measured; notes name what could not be measured. 2: an option is wrong, the server cannot be reached, or it refuses.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
   tiderace probe --serve 0.0.0.0:4433
@@ -57,10 +56,10 @@ const SERVE: &str = "Serve (with --serve)";
 
 Documentation: docs/probe.md")]
 pub(crate) struct Args {
-    /// The serving end
+    /// Address of the serving end
     #[arg(value_name = "HOST:PORT", required_unless_present = "serve")]
     server: Option<String>,
-    /// Serve at this address, with UDP and TCP, until Ctrl-C
+    /// Serve on this address, with UDP and TCP, until Ctrl-C
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "server", help_heading = SERVE)]
     serve: Option<SocketAddr>,
     /// Print JSON: the report, or a line for each event of a serving end
@@ -75,31 +74,31 @@ pub(crate) struct Args {
 /// Options of the measuring end.
 #[derive(Debug, Parser)]
 struct ProbeArgs {
-    /// Token that the serving end has printed, or was given
+    /// Token of the serving end, which prints it
     #[arg(long, value_name = "TOKEN")]
     token: Option<String>,
-    /// Measure for at most about so long; all parts get shorter
+    /// Limit the duration to about this time; all parts become shorter
     #[arg(long, value_name = "TIME", default_value = "30 s", value_parser = duration_text::parse)]
     time: Duration,
-    /// Use at most so many bytes, both directions together
+    /// Limit the traffic of both directions together
     #[arg(long, value_name = "SIZE", default_value = "500 MB")]
     bytes: DataSize,
-    /// Load the path without a question
+    /// Load the path without asking
     #[arg(long, short, conflicts_with = "idle")]
     yes: bool,
-    /// Measure only what loads nothing
+    /// Leave out everything that loads the path
     #[arg(long)]
     idle: bool,
-    /// Find out after which silence a NAT forgets a mapping, up to this time; takes as long
+    /// Measure the timeout of NAT bindings up to this time; takes as long
     #[arg(long, value_name = "TIME", value_parser = duration_text::parse)]
     nat_timeout: Option<Duration>,
     /// Write a scenario with this path, for `tiderace lab run FILE`
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
-    /// Time within which the handshake has to be complete
+    /// Wait for the handshake for at most this time
     #[arg(long, value_name = "TIME", default_value = "10 s", value_parser = duration_text::parse)]
     timeout: Duration,
-    /// Name that the server's certificate has to be for [default: HOST]
+    /// Verify the server's certificate for this name [default: HOST]
     #[arg(long, value_name = "NAME")]
     server_name: Option<String>,
     #[command(flatten)]
@@ -109,22 +108,22 @@ struct ProbeArgs {
 /// Options of the serving end. `--token` is shared.
 #[derive(Debug, Parser)]
 struct ServeArgs {
-    /// Measure with anybody
+    /// Accept clients without a token
     #[arg(long, requires = "serve", conflicts_with = "token", help_heading = SERVE)]
     open: bool,
-    /// UDP port for datagrams [default: any free one]
+    /// Use this UDP port for datagrams [default: any free one]
     #[arg(long, value_name = "PORT", requires = "serve", help_heading = SERVE)]
     udp_port: Option<u16>,
-    /// Clients at a time
+    /// Serve at most this many clients at a time
     #[arg(long, value_name = "N", default_value = "4", help_heading = SERVE)]
     clients: NonZeroUsize,
-    /// Bytes an hour for each client address, both directions together
+    /// Limit the bytes per hour of each client address, both directions together
     #[arg(long, value_name = "SIZE", default_value = "2 GB", help_heading = SERVE)]
     client_bytes: DataSize,
-    /// Bytes an hour for all clients
+    /// Limit the bytes per hour of all clients
     #[arg(long, value_name = "SIZE", default_value = "20 GB", help_heading = SERVE)]
     total_bytes: DataSize,
-    /// Longest session
+    /// Limit the length of a session
     #[arg(long, value_name = "TIME", default_value = "15 min", value_parser = duration_text::parse, help_heading = SERVE)]
     longest: Duration,
     #[command(flatten)]
