@@ -17,38 +17,38 @@ use crate::setup::SetupError;
 
 section! {
     /// `[trusted-proxies]`: proxies in front of the gateway, such as those of a content delivery network, that name the client of a
-    /// request. For requests from their networks the client is the rightmost address of `field` that is in none of them; for all others
-    /// the field is ignored. Access log, rate limits, limits of a proxy's clients and `x-forwarded-for` go by it.
+    /// request. For requests from their networks, the client is the rightmost address of `field` that is in none of them. For other
+    /// requests the field is ignored. Access log, rate limits, limits of MASQUE clients and `x-forwarded-for` use the named client.
     pub struct TrustedProxies {
         /// Networks of the proxies, as in `192.0.2.0/24`. One or a list.
         networks: Many = Many::default(),
-        /// The field that the proxies set: `x-forwarded-for`, or `forwarded` (RFC 7239). The other one is ignored, because a proxy may
-        /// forward it as a client has written it.
+        /// Field that the proxies set: `x-forwarded-for`, or `forwarded` (RFC 7239). The other one is ignored, because a proxy may forward
+        /// it as the client sent it.
         field: ForwardedField = ForwardedField::XForwardedFor,
     }
 }
 
 section! {
-    /// `[rate-limit]` for all requests, `[route.rate-limit]` for those of a route: a client that sends more is answered with 429 and
-    /// `retry-after`. A client is its validated address (IPv4) or /64 (IPv6): a request in early data waits until it is. At most 114,688
-    /// clients are remembered, those that came last.
+    /// `[rate-limit]` for all requests, `[route.rate-limit]` for one route: a client above the limit is answered with 429 and
+    /// `retry-after`. A client is its validated address (IPv4) or /64 (IPv6); a request in early data waits for the validation. The latest
+    /// 114,688 clients are remembered.
     pub struct RateLimit {
-        /// Requests per second of one client in the long run. May be a fraction, as in `0.5`.
+        /// Sustained requests per second of one client. May be a fraction, as in `0.5`.
         requests_per_second: f64 = 10.0,
-        /// Requests that may come at once.
+        /// Requests that a client may send at once.
         burst: u32 = 20,
     }
 }
 
 section! {
-    /// `[client-certificates]`: clients are asked for a certificate, over TCP and QUIC alike, for whatever server name. Back ends get its
-    /// subject in `x-client-cert-subject` and its SHA-256 in `x-client-cert-fingerprint`. Sessions are resumed by this process alone, as
-    /// long as the roots are the same, and the certificate is verified each time.
+    /// `[client-certificates]`: client certificates (mutual TLS), over TCP and QUIC, under every server name. Back ends get the subject in
+    /// `x-client-cert-subject` and the SHA-256 in `x-client-cert-fingerprint`. Sessions resume in this process only, as long as the roots
+    /// stay, and the certificate is verified each time.
     pub struct ClientCertificates {
-        /// Certificates (PEM) one of which has to have signed those of clients. Read again when they change.
+        /// Root certificates (PEM) for client certificates. Read again when they change.
         roots: String = String::new(),
-        /// Refuse connections of clients without a certificate. `false`: they are let in, and routes with `client-certificate` refuse
-        /// their requests. A certificate that is shown has to be good either way.
+        /// Refuse connections of clients without a certificate. `false`: such clients are accepted, and routes with `client-certificate`
+        /// refuse their requests. A certificate that a client presents has to be valid in either case.
         required: bool = true,
     }
 }
@@ -56,32 +56,33 @@ section! {
 section! {
     /// `[route.basic-auth]`: basic authentication (RFC 7617). Back ends get the name in `x-forwarded-user`, and no password.
     pub struct BasicAuth {
-        /// A file with `NAME:HASH` in each line, which others may not read: hashes of bcrypt (`htpasswd -B`) or Argon2. Read again when it
+        /// File with `NAME:HASH` in each line, not readable by others: hashes of bcrypt (`htpasswd -B`) or Argon2. Read again when it
         /// changes.
         users: String = String::new(),
         /// Name of the protected part, which browsers show.
         realm: String = "site".to_owned(),
-        /// Verifications of one client. A password that was right is remembered (4,096 of them) and costs none; beyond the limit nothing
-        /// is compared any more, and the answer is 429.
+        /// Verifications of passwords per client. A verified password is remembered (4,096 of them) and costs none. Beyond the limit no
+        /// password is compared, and the answer is 429.
         attempts: RateLimit = RateLimit { requests_per_second: 1.0, burst: 10 },
     }
 }
 
 section! {
-    /// `[route.cors]`: cross-origin requests of browsers. The gateway answers preflights, and replaces the fields that back ends set for
-    /// this. Requests from other origins are served without these fields, so that browsers keep the responses from scripts.
+    /// `[route.cors]`: cross-origin requests of browsers. The gateway answers preflights, and replaces the CORS fields of back ends.
+    /// Requests from other origins are served without these fields, so browsers keep the responses from scripts.
     pub struct Cors {
-        /// Origins whose scripts may read, as in `https://app.example`, `https://*.example.org` for one label, or `*` for all. One or a list.
+        /// Origins whose scripts may read responses, as in `https://app.example`, `https://*.example.org` for one label, or `*` for all.
+        /// One or a list.
         origins: Many = Many::default(),
-        /// Methods beside GET, HEAD and POST that scripts may use. One or a list.
+        /// Methods that scripts may use, beside GET, HEAD and POST. One or a list.
         methods: Many = Many(["GET", "HEAD", "POST"].map(str::to_owned).to_vec()),
-        /// Fields of requests that scripts may set. One or a list.
+        /// Request fields that scripts may set. One or a list.
         headers: Many = Many::default(),
-        /// Fields of responses that scripts may read, beside the usual ones. One or a list.
+        /// Response fields that scripts may read, beside the safelisted ones. One or a list.
         expose: Many = Many::default(),
         /// Time for which browsers may remember the answer to a preflight.
         max_age: Span = Span::secs(600),
-        /// Scripts may send cookies and passwords. Not with `*`.
+        /// Allow cookies and passwords. Not with `*`.
         credentials: bool = false,
     }
 }

@@ -12,42 +12,42 @@ use super::{
 };
 
 section! {
-    /// `[route.proxy]`: a proxy for UDP (CONNECT-UDP, RFC 9298) at the path of the route, and for TCP (CONNECT). Addresses of no public
-    /// host are prohibited: private, loopback, link-local, multicast, metadata services of clouds, the gateway's own, also inside of IPv6
-    /// addresses. The address that a name resolves to is judged, and that address is connected to.
+    /// `[route.proxy]`: a proxy for UDP (CONNECT-UDP, RFC 9298) at the path of the route, and for TCP (CONNECT). Targets without a public
+    /// host are prohibited: private, loopback, link-local and multicast addresses, metadata services of clouds, and the gateway's own
+    /// addresses, also embedded in IPv6 addresses. The proxy checks the resolved address, and connects to this address.
     pub struct Proxy {
-        /// Carry UDP.
+        /// Forward UDP.
         udp: bool = true,
-        /// Carry TCP: plain CONNECT requests, whatever the name of the gateway that they come to. At one route only.
+        /// Forward TCP: plain CONNECT requests, under any name of the gateway. At one route only.
         tcp: bool = false,
-        /// Path and query by which requests for UDP name their target, a URI template with `{target_host}` and `{target_port}`, as in
-        /// `/masque{?target_host,target_port}`; none for the route's `path` with `/{target_host}/{target_port}/` behind it.
+        /// URI template with `{target_host}` and `{target_port}` for path and query of UDP requests, as in
+        /// `/masque{?target_host,target_port}`; none for the route's `path` followed by `/{target_host}/{target_port}/`.
         template: String = String::new(),
-        /// A file with `NAME TOKEN` in each line, which others may not read: clients show a token (`authorization: Bearer TOKEN`, or
+        /// File with `NAME TOKEN` in each line, not readable by others. Clients send a token (`authorization: Bearer TOKEN`, or
         /// `proxy-authorization`). Read with the configuration.
         tokens: String = String::new(),
-        /// Serve everybody, without `tokens`.
+        /// Serve all clients, without `tokens`.
         open: bool = false,
-        /// Networks that may be targets although they have no public hosts, as in `10.1.0.0/16`. One or a list.
+        /// Networks that are permitted although they have no public hosts, as in `10.1.0.0/16`. One or a list.
         allow: Many = Many::default(),
-        /// Networks that are no targets; stronger than `allow`. One or a list.
+        /// Networks that are prohibited; takes precedence over `allow`. One or a list.
         deny: Many = Many::default(),
-        /// Ports that are no targets. A list.
+        /// Ports that are prohibited. A list.
         deny_ports: Vec<u16> = vec![25],
-        /// Tunnels at a time of all clients of the gateway's proxies. Each takes a socket.
+        /// Concurrent tunnels of all clients of the gateway's proxies. Each uses a socket.
         tunnels: usize = 4_096,
-        /// Tunnels at a time of one client: the owner of a token, or an address (IPv4) or /64 (IPv6).
+        /// Concurrent tunnels of one client: the owner of a token, or an address (IPv4) or /64 (IPv6).
         tunnels_per_client: usize = 100,
         /// Tunnels that one client may open per second.
         opened_per_second: u32 = 50,
-        /// Bytes per second that one client may send and receive through all its tunnels; 0 B: no limit. Beyond it datagrams are
-        /// dropped, and TCP waits.
+        /// Bytes per second that one client may send and receive through all its tunnels; 0 B: no limit. Beyond it datagrams are dropped,
+        /// and TCP waits.
         rate_per_client: Size = Size(0),
-        /// A name has to be resolved, and a TCP target has to accept, within this time.
+        /// Time limit for the look-up of a name, and for a TCP target to accept.
         connect_timeout: Span = Span::secs(10),
-        /// A tunnel for UDP without traffic ends after this time. At least 2 min.
+        /// Idle timeout of a UDP tunnel, at least 2 min.
         idle_timeout: Span = Span::secs(300),
-        /// A tunnel for TCP without traffic ends after this time.
+        /// Idle timeout of a TCP tunnel.
         tcp_idle_timeout: Span = Span::secs(7_200),
     }
 }

@@ -18,33 +18,33 @@ use super::{
 pub(crate) const CODINGS: [&str; 3] = ["zstd", "br", "gzip"];
 
 section! {
-    /// `[route.compression]`: content is compressed for clients that accept it. Content that has a coding, parts of a whole, and
-    /// `cache-control: no-transform` stay as they are. An attacker who chooses a part of a page learns from its compressed length about
-    /// the secrets in it (BREACH): leave routes with such pages out.
+    /// `[route.compression]`: compression of content for clients that accept it. Content that has a coding, partial content, and
+    /// `cache-control: no-transform` stay unchanged. An attacker who controls a part of a page can guess secrets in it from its compressed
+    /// length (BREACH): leave compression off at routes with such pages.
     pub struct Compression {
-        /// Codings, the preferred first, where a client has no preference: `zstd`, `br`, `gzip`. One or a list.
+        /// Codings in order of preference, for clients without one: `zstd`, `br`, `gzip`. One or a list.
         codings: Many = Many(CODINGS.map(str::to_owned).to_vec()),
-        /// Media types; `text/*` is for all that begin so. One or a list.
+        /// Media types; `text/*` matches all types with this prefix. One or a list.
         types: Many = Many([
             "text/html", "text/css", "text/plain", "text/javascript", "text/xml", "text/csv", "text/markdown", "application/json",
             "application/javascript", "application/xml", "application/wasm", "application/manifest+json", "application/ld+json",
             "application/rss+xml", "application/atom+xml", "image/svg+xml",
         ].map(str::to_owned).to_vec()),
-        /// Content that is known to be shorter stays as it is.
+        /// Smallest content that is compressed, if the length is known.
         min_size: Size = Size(1_024),
     }
 }
 
 section! {
-    /// `[route.request-headers]` and `[route.response-headers]`: rules for header fields, in the order `remove`, `set`, `add`. Fields that
-    /// frame a message or belong to one connection cannot be named; in requests neither can those in which the gateway describes the
-    /// client.
+    /// `[route.request-headers]` and `[route.response-headers]`: rules for header fields, applied in the order `remove`, `set`, `add`.
+    /// Fields that frame a message or belong to one connection are refused. In requests, fields in which the gateway describes the client
+    /// are refused too.
     pub struct HeaderRules {
-        /// Fields to take away. One or a list.
+        /// Fields to remove. One or a list.
         remove: Many = Many::default(),
-        /// Fields that replace others of their name: `{ x-frame-options = "DENY" }`.
+        /// Fields that replace all fields of the same name: `{ x-frame-options = "DENY" }`.
         set: std::collections::BTreeMap<String, String> = std::collections::BTreeMap::new(),
-        /// Fields that come beside others of their name.
+        /// Fields that are added to those of the same name.
         add: std::collections::BTreeMap<String, String> = std::collections::BTreeMap::new(),
     }
 }
