@@ -55,7 +55,7 @@ impl BackEndMetrics {
             look_ups: figure!(
                 registry,
                 "back_end_look_ups",
-                "Look-ups of the names of back ends, by result: found, failed",
+                "Look-ups of names of back ends, by result: found, failed",
                 Family::default()
             ),
         }

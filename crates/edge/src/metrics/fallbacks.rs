@@ -30,8 +30,8 @@ impl FallbackMetrics {
         let this = Self::default();
         registry.register(
             "fallbacks",
-            "Clients by address that used TCP although they knew of HTTP/3 (client: advertised, used, or attempted), by the evidence \
-             from UDP; each at most once in ten minutes",
+            "Clients (addresses) that used TCP although they knew of HTTP/3 (client: advertised, used, attempted), by the evidence from \
+             UDP; each at most once in ten minutes",
             this.seen.clone(),
         );
         registry.register(

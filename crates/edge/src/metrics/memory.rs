@@ -22,19 +22,19 @@ impl MemoryMetrics {
             bytes: figure!(
                 registry,
                 "memory_bytes",
-                "Memory that clients make the process hold (held), and all that it may be (limit)",
+                "Memory charged to clients (held), and its limit (limit)",
                 Family::default()
             ),
             refused: figure!(
                 registry,
                 "memory_refused",
-                "Connections over TCP refused because memory was scarce",
+                "TCP connections refused because memory was scarce",
                 Counter::default()
             ),
             closed: figure!(
                 registry,
                 "memory_closed",
-                "Connections over TCP closed because they held most when memory was used up",
+                "TCP connections closed because they held most when memory was used up",
                 Family::default()
             ),
         }

@@ -139,54 +139,54 @@ impl Default for Metrics {
             connections_refused: figure!(
                 registry,
                 "connections_refused",
-                "Connections refused, by the limit",
+                "Refused connections, by limit",
                 Family::default()
             ),
             redirected: figure!(
                 registry,
                 "redirected_requests",
-                "Requests of plain HTTP that were redirected to the same URL with TLS",
+                "Plain HTTP requests redirected to the same URL with https",
                 Counter::default()
             ),
             handshakes: figure!(registry, "tls_handshakes", "TLS handshakes on TCP, by result", Family::default()),
             client_certificates: figure!(
                 registry,
                 "client_certificates",
-                "Connections whose clients were asked for a certificate, by what they have shown: verified, none, missing or invalid (refused)",
+                "Connections with a request for a client certificate, by result: verified, none, missing or invalid (refused)",
                 Family::default()
             ),
             connection_errors: figure!(
                 registry,
                 "connection_errors",
-                "Connections that ended by an error, by what was wrong",
+                "Connections that ended by an error, by cause",
                 Family::default()
             ),
             back_ends: BackEndMetrics::register(&mut registry),
-            ring_key: figure!(registry, "ring_key", "The number of the newest key of the ring", Gauge::default()),
+            ring_key: figure!(registry, "ring_key", "Number of the newest key of the key ring", Gauge::default()),
             quic: QuicMetrics::register(&mut registry),
             alt_svc_clients: figure!(
                 registry,
                 "alt_svc_clients",
-                "Clients by address to which HTTP/3 was advertised over TCP (advertised), that have used QUIC since (used), and that opened \
-                 another connection over TCP at least a minute later (unused)",
+                "Clients (addresses) that received alt-svc over TCP (advertised), that have used QUIC since (used), and that opened another \
+                 TCP connection at least a minute later (unused)",
                 Family::default()
             ),
             field_bytes: figure!(
                 registry,
                 "field_bytes",
-                "Bytes of fields over HTTP/3 since the start, plain and compressed (with what fills the tables)",
+                "Bytes of HTTP/3 fields since the start, plain and compressed (with the encoder stream)",
                 Family::default()
             ),
             file_bytes: figure!(
                 registry,
                 "file_bytes",
-                "Bytes of files since the start that came from the memory of the process (memory) and from the system (system)",
+                "Bytes of files sent since the start, by source: cache of the process (memory), system (system)",
                 Family::default()
             ),
             file_memory: figure!(
                 registry,
                 "file_memory_bytes",
-                "Bytes of files in the memory of the process",
+                "Bytes of files in the cache of the process",
                 Gauge::default()
             ),
             memory: MemoryMetrics::register(&mut registry),
@@ -196,35 +196,30 @@ impl Default for Metrics {
             certificate_orders: figure!(
                 registry,
                 "acme_orders",
-                "Certificates asked for from an authority, by what came of it",
+                "Orders of ACME certificates, by result",
                 Family::default()
             ),
             certificate_until: figure!(
                 registry,
                 "acme_certificate_until_seconds",
-                "When the certificate of the authority ends, in seconds since 1970",
+                "End of validity of the ACME certificate, in seconds since 1970",
                 Gauge::default()
             ),
             certificate_days: figure!(
                 registry,
                 "certificate_days",
-                "Days until a certificate, or one that it is signed by, ends; negative when it has",
+                "Days until a certificate chain expires; negative after that",
                 Family::default()
             ),
             paths: PathMetrics::register(&mut registry),
             policies: PolicyMetrics::register(&mut registry),
             fallbacks: FallbackMetrics::register(&mut registry),
             upgrade: UpgradeMetrics::register(&mut registry),
-            generation: figure!(
-                registry,
-                "generation",
-                "The number of the configuration that is in use",
-                Gauge::default()
-            ),
+            generation: figure!(registry, "generation", "Number of the configuration in use", Gauge::default()),
             log_lines_dropped: figure!(
                 registry,
                 "log_lines_dropped",
-                "Lines of the access log that found no room",
+                "Lines of the access log dropped because its queue was full",
                 Counter::default()
             ),
             registry,

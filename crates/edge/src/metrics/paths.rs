@@ -88,14 +88,14 @@ impl PathMetrics {
         };
         registry.register(
             "handshake_seconds",
-            "Seconds from a client's first QUIC packet, or from its TCP connection, to the end of its handshake",
+            "Duration of handshakes, from the first QUIC packet or the accepted TCP connection",
             this.handshake.clone(),
         );
         registry.register("quic_rtt_seconds", "Smoothed RTT of QUIC connections at their end", this.rtt.clone());
         registry.register("quic_min_rtt_seconds", "Smallest RTT of QUIC connections", this.min_rtt.clone());
         registry.register(
             "quic_loss_ratio",
-            "Lost packets of QUIC connections that sent 100 or more, as a part of those sent",
+            "Share of lost packets of QUIC connections that sent 100 packets or more",
             this.loss.clone(),
         );
         this
@@ -143,7 +143,7 @@ impl PolicyMetrics {
         };
         registry.register(
             "policy_connections",
-            "QUIC connections that have ended and that a policy fitted, by whether they got it",
+            "QUIC connections that matched a policy and have ended, by arm: with it, without it",
             this.connections.clone(),
         );
         let each = [
@@ -151,7 +151,7 @@ impl PolicyMetrics {
             ("policy_queueing_ratio", "Smoothed over smallest RTT of such connections at their end", &this.queueing),
             (
                 "policy_loss_ratio",
-                "Lost packets of such connections that sent 100 or more, as a part of those sent",
+                "Share of lost packets of such connections that sent 100 packets or more",
                 &this.loss,
             ),
             ("policy_rtt_seconds", "Smoothed RTT of such connections at their end", &this.rtt),
@@ -162,7 +162,7 @@ impl PolicyMetrics {
         }
         registry.register(
             "policy_handshake_seconds",
-            "Seconds from the first packet of such connections to the end of their handshake",
+            "Duration of handshakes of such connections, from their first packet",
             this.handshake.clone(),
         );
         this

@@ -26,19 +26,19 @@ impl QuicMetrics {
             early_data: figure!(
                 registry,
                 "quic_early_data",
-                "QUIC connections by what became of early data",
+                "QUIC connections, by result of early data",
                 Family::default()
             ),
             early_data_register: figure!(
                 registry,
                 "early_data_register",
-                "What the register of early data has answered since the start: first, again (refused), none (refused)",
+                "Answers of the strike register since the start: first, again (refused), none (refused)",
                 Family::default()
             ),
             path_changes: figure!(
                 registry,
                 "quic_path_changes",
-                "Clients of QUIC that changed address",
+                "Migrations of QUIC clients to another address",
                 Counter::default()
             ),
             packets: figure!(
@@ -50,15 +50,15 @@ impl QuicMetrics {
             endpoint: figure!(
                 registry,
                 "quic_endpoint",
-                "What the QUIC endpoints have done that no connection reports, since the start",
+                "Events of QUIC endpoints outside of connections, since the start",
                 Family::default()
             ),
             versions: figure!(registry, "quic_versions", "QUIC connections by version", Family::default()),
             repair: figure!(
                 registry,
                 "quic_repair",
-                "Forward error correction of QUIC connections that have ended: packets it protected (protected), repair packets (sent), lost \
-                 packets that the client has rebuilt (rebuilt_there), lost packets of clients rebuilt here (rebuilt_here)",
+                "Forward error correction of ended QUIC connections: protected packets (protected), repair packets (sent), lost packets \
+                 rebuilt by the client (rebuilt_there), lost packets of clients rebuilt here (rebuilt_here)",
                 Family::default()
             ),
         }

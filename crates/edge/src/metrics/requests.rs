@@ -71,38 +71,33 @@ impl RequestMetrics {
             begun: figure!(
                 registry,
                 "requests_begun",
-                "Requests whose header section was read: as many have ended (requests) or are in flight",
+                "Requests whose header section was read; equals requests ended plus requests in flight",
                 Family::default()
             ),
             ended: figure!(
                 registry,
                 "requests",
-                "Requests that have ended, by protocol, route, class of status, and whose doing the end was: the whole answer's \
-                 (answer), client's, back end's (back_end), gateway's, or a limit's",
+                "Ended requests, by protocol, route, class of status, and cause of the end: complete answer (answer), client, back end \
+                 (back_end), gateway, limit",
                 Family::default()
             ),
             seconds: figure!(
                 registry,
                 "request_seconds",
-                "Seconds from a request's fields to its end, without tunnels",
+                "Duration of requests from their header section to their end, without tunnels",
                 by_protocol()
             ),
             first_byte_seconds: figure!(
                 registry,
                 "first_byte_seconds",
-                "Seconds from a request's fields to the fields of its answer",
+                "Time from the header section of a request to that of its response",
                 by_protocol()
             ),
-            in_flight: figure!(
-                registry,
-                "requests_in_flight",
-                "Requests that have begun and not ended",
-                Family::default()
-            ),
+            in_flight: figure!(registry, "requests_in_flight", "Requests in flight", Family::default()),
             content_bytes: figure!(
                 registry,
                 "content_bytes",
-                "Bytes of content of requests (in) and answers (out)",
+                "Bytes of content of requests (in) and responses (out)",
                 Family::default()
             ),
             authentications: figure!(
@@ -114,7 +109,7 @@ impl RequestMetrics {
             rate_limited: figure!(
                 registry,
                 "rate_limited_requests",
-                "Requests that were refused because their client sends too many, by the limit: a route's, or that of all routes (all)",
+                "Requests refused by a rate limit, by limit: a route, or all routes (all)",
                 Family::default()
             ),
             rate_limit_clients: figure!(

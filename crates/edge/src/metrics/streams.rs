@@ -20,7 +20,7 @@ impl StreamMetrics {
             begun: figure!(
                 registry,
                 "streams_begun",
-                "Streams of other protocols: as many have ended (streams) or are in flight",
+                "Streams of other protocols begun; equals streams ended plus streams in flight",
                 Family::default()
             ),
             ended: figure!(
@@ -32,7 +32,7 @@ impl StreamMetrics {
             in_flight: figure!(
                 registry,
                 "streams_in_flight",
-                "Streams of other protocols that have begun and not ended",
+                "Streams of other protocols in flight",
                 Family::default()
             ),
         }

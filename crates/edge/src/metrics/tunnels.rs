@@ -89,26 +89,21 @@ impl TunnelMetrics {
             opened: figure!(
                 registry,
                 "tunnels_opened",
-                "Tunnels to targets that were opened, by kind: CONNECT-UDP (udp), CONNECT (tcp), sessions of WebTransport (webtransport)",
+                "Opened tunnels, by kind: CONNECT-UDP (udp), CONNECT (tcp), WebTransport sessions (webtransport)",
                 Family::default()
             ),
             open: figure!(registry, "tunnels", "Tunnels to targets at the moment", Family::default()),
-            refused: figure!(
-                registry,
-                "tunnels_refused",
-                "Requests for tunnels to targets that were refused, by reason",
-                Family::default()
-            ),
+            refused: figure!(registry, "tunnels_refused", "Refused requests for tunnels, by reason", Family::default()),
             bytes: figure!(
                 registry,
                 "tunnel_bytes",
-                "Bytes of UDP payloads and of TCP that tunnels carried from clients to targets (up) and back (down)",
+                "Bytes of UDP payloads and TCP in tunnels, from clients to targets (up) and back (down)",
                 Family::default()
             ),
             datagrams: figure!(
                 registry,
                 "tunnel_datagrams",
-                "UDP datagrams that tunnels carried from clients to targets (up) and back (down)",
+                "UDP datagrams in tunnels, from clients to targets (up) and back (down)",
                 Family::default()
             ),
             dropped: figure!(

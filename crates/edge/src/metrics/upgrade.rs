@@ -30,21 +30,21 @@ impl UpgradeMetrics {
             process: figure!(
                 registry,
                 "process",
-                "The number of the process that serves: 1, and one more with each upgrade",
+                "Number of the serving process: 1, plus one for each upgrade",
                 Gauge::default()
             ),
             upgrades: figure!(registry, "upgrades", "Upgrades begun by this process, by result", Family::default()),
             connections: figure!(
                 registry,
                 "older_process_connections",
-                "Connections that older processes have yet to end",
+                "Open connections of older processes",
                 Family::default()
             ),
             datagrams: figure!(
                 registry,
                 "older_process_datagrams",
-                "Reads of UDP sockets for connections of older processes since the start: handed over (sent), dropped because \
-                 the process reads too slowly (no-room) or has ended (gone), and, in an older process, taken over (received)",
+                "Reads of UDP sockets for connections of older processes since the start: forwarded (sent), dropped because the process \
+                 reads too slowly (no-room) or has ended (gone), and, in an older process, received (received)",
                 Family::default()
             ),
         }
