@@ -1,7 +1,7 @@
-//! Files of captured packets: pcapng with IP packets (LINKTYPE_RAW), made from UDP payloads, and the keys beside them, so that
-//! Wireshark opens a file without further ones.
+//! Files of captured packets: pcapng with IP packets (LINKTYPE_RAW), made from UDP payloads, and their keys. Wireshark decrypts such a
+//! file without further files.
 //!
-//! [`Packets`] writes into any output; [`PacketFile`] is a file that several threads write.
+//! [`Packets`] writes to any output; [`PacketFile`] is a file that several threads write.
 
 mod file;
 

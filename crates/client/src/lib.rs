@@ -1,20 +1,21 @@
-//! HTTP over QUIC raced against TCP, with memory and evidence for every fall-back.
+//! HTTP over QUIC raced against TCP, with a verdict and its evidence for every fall-back.
 //!
 //! Modules, in the order in which a request meets them:
 //!
 //! - `service`: the client as a `tower` service;
 //! - [`fetch`]: takes the request, and a connection from the `pool` if one is open;
 //! - [`resolve`]: finds addresses, and reads the HTTPS record;
-//! - [`memory`]: knows networks and origins;
-//! - [`race`]: decides what is tried when, and the verdict, without input or output;
+//! - [`memory`]: stores verdicts by network and origin;
+//! - [`race`]: schedules the attempts and decides on the verdict, without input or output;
 //! - `dial`: runs the race over real sockets;
 //! - [`probe`]: tests whether a UDP port answers at all;
 //! - `link`: sends the request over the connection, within [`Timeouts`];
-//! - [`alt_svc`]: reads the field that announces HTTP/3, and `report` answers origins that ask why this client fell back;
-//! - `upkeep`: sends NAT keep-alives ([`keep_alive`] measures how often), and migrates when this host's address changes;
+//! - [`alt_svc`]: reads the field that advertises HTTP/3; `report` reports the cause of a fall-back to origins that ask for it;
+//! - `upkeep`: sends NAT keep-alives ([`keep_alive`] measures their interval), and migrates when this host's address changes;
 //! - `closing`: closes connections at the end of the program.
 //!
-//! [`proxy`] serves programs that cannot be changed, [`private`] protocols other than HTTP, [`masque`] opens tunnels through a proxy. `error` has the causes of failures.
+//! [`proxy`] is an HTTP proxy for local programs, [`private`] is for protocols other than HTTP, [`masque`] opens tunnels through a proxy. `error` has the causes of
+//! failures.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,12 +1,12 @@
 //! The links of `netem` in real time: a relay for UDP, and emulated networks for any program ([`network`]).
 //!
-//! A [`Relay`] stands between a client and a server that talk UDP: it listens on one address, forwards to another, and
-//! sends each direction through a link with rate, queue, delay, loss and so on. It needs no privileges and works with
-//! any program that speaks UDP. The links are the very same objects that the simulator drives in virtual time.
+//! A [`Relay`] forwards UDP between a client and a server. It listens on one address, forwards to another, and sends each direction through
+//! a link with rate, queue, delay, loss and so on. It needs no privileges and works with any program over UDP. The links are the types that
+//! the simulator runs in virtual time.
 //!
-//! How times stay accurate: a packet's whole fate is computed from the time at which the *kernel* received it; then the
-//! packet waits for its time in a queue. A thread that wakes up late moves single packets by microseconds, but nothing
-//! adds up: the rate is exact. How late packets were is measured and reported ([`Statistics::lateness`]).
+//! Accuracy: the link computes a packet's departure from the time at which the *kernel* received it. The packet then waits in a queue for
+//! its departure. A late wake-up of a thread delays single packets by microseconds, but errors do not add up: the rate is exact. The
+//! lateness of packets is measured and reported ([`Statistics::lateness`]).
 //!
 //! Linux only: kernel receive times, nanosecond timers and batched system calls.
 

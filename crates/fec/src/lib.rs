@@ -1,12 +1,12 @@
-//! Erasure codes over GF(2^8): repair symbols from source symbols, and lost source symbols from what arrived.
+//! Erasure codes over GF(2^8): repair symbols from source symbols, and lost source symbols from received symbols.
 //!
-//! A *source symbol* is a string of bytes with a number (its symbol ID); a *repair symbol* is a linear combination of a few of
-//! them, which its [`Repair`] names. Block codes and sliding windows differ only in which symbols a repair names and when
-//! it is made ([`Scheme`], [`Schedule`]); coefficients come from one matrix ([`coefficient`]), so there is one [`Encoder`] and
-//! one [`Decoder`] for all of them. XOR is row 0 of that matrix.
+//! A *source symbol* is a string of bytes with a number (its symbol ID). A *repair symbol* is a linear combination of source symbols, which
+//! its [`Repair`] lists. Block codes and sliding windows differ only in the choice of these symbols, and in the time of the repair
+//! ([`Scheme`], [`Schedule`]). Coefficients come from one matrix ([`coefficient`]), so one [`Encoder`] and one [`Decoder`] serve all codes.
+//! XOR is row 0 of that matrix.
 //!
 //! In the order in which data meets them: [`Encoder`], [`Schedule`], [`Repair`], [`Decoder`]; below them the arithmetic in
-//! [`gf`] and its vector forms in [`Kernel`]. Nothing here knows of packets, clocks or randomness.
+//! [`gf`] and its vector forms in [`Kernel`]. The crate has no packets, clocks or randomness.
 
 mod coefficient;
 mod decoder;

@@ -1,13 +1,17 @@
 //! HTTP/3 over tiderace: requests and responses with streamed bodies, both sides.
 //!
-//! From the outside in: [`server`] serves a connection with a function from request to response; [`client`] sends requests;
-//! [`RequestBody`] and [`ResponseBody`] are what the peer sends, as it comes. `stream` reads and writes one request; `driver`
-//! has the streams that belong to no request, and `shared` what all of them have to do with. Below are bytes alone: `fields`
-//! (messages), `settings`, `frame`, [`capsule`]. Compression of fields is the crate `qpack`.
+//! The modules, from the outside in:
 //!
-//! An extended CONNECT (RFC 9220) makes a stream something else, with the request's and the response's body as its two
-//! directions, and [`Datagrams`] beside them (RFC 9297). [`connect_udp`] has the parts of UDP proxying (RFC 9298) that both ends share. For sessions of WebTransport, `opening` and `driver` find the streams that belong
-//! to such a request, `sessions` keeps them until [`SessionStreams`] takes them; the rest is the crate `tiderace-webtransport`.
+//! - [`server`] serves a connection with a function from request to response; [`client`] sends requests.
+//! - [`RequestBody`] and [`ResponseBody`] are received content, as it arrives.
+//! - `stream` reads and writes one request; `driver` has the control and QPACK streams; `shared` is the state of a connection.
+//! - `fields` (messages), `settings`, `frame` and [`capsule`] convert between bytes and values. The crate `qpack` compresses fields.
+//!
+//! An extended CONNECT (RFC 9220) turns a stream into a tunnel. The bodies of request and response are its two directions, with
+//! [`Datagrams`] beside them (RFC 9297). [`connect_udp`] has the parts of UDP proxying (RFC 9298) that both ends share.
+//!
+//! For WebTransport, `opening` and `driver` find the streams of a session, and `sessions` holds them until [`SessionStreams`] takes them.
+//! The rest is the crate `tiderace-webtransport`.
 //!
 //! ```no_run
 //! # async fn example(connection: tiderace::Connection) -> Result<(), Box<dyn std::error::Error>> {

@@ -1,15 +1,18 @@
-//! The laboratory: real stacks on modelled paths, and what can be said about them.
+//! The laboratory: experiments with real stacks on modelled paths, and their statistics.
 //!
 //! ```text
 //! scenario.toml → matrix → run → records → statistics → report
 //! ```
 //!
-//! Each arrow is a module: [`scenario`] reads the file, [`matrix`] spreads it over contenders and seeds, [`run`] executes
-//! each cell in the simulator, [`measure`] turns counters into figures, [`record`] writes and reads them, [`stats`] says
-//! what they show, [`report`] prints it. [`experiment`] is all of it in a row, with the [`selftest`] that a report starts
-//! with; [`mod@reference`] holds experiments with known answers. [`contender`] is the seam to the stacks that are compared: a sans-IO stack joins through [`host`] and [`stack`],
-//! and the [`workload`]s run on it. [`tiderace`] is our own. [`suite`] plays the example cases
-//! of the BBR draft.
+//! The modules, in this order:
+//!
+//! - [`scenario`] reads the file; [`matrix`] lists its runs, one for each point, contender and seed.
+//! - [`run`] executes a run in the simulator; [`measure`] computes figures from counters; [`record`] writes and reads them.
+//! - [`stats`] compares contenders; [`report`] prints the result.
+//! - [`experiment`] does all of this, with the [`selftest`] at the start; [`mod@reference`] has experiments with known answers.
+//! - [`contender`] is the interface of the compared stacks: a sans-IO stack joins through [`host`] and [`stack`], and the [`workload`]s run
+//!   on it. [`tiderace`] is our stack.
+//! - [`suite`] runs the example test cases of the BBR draft.
 
 mod digest;
 

@@ -1,8 +1,8 @@
-//! Contenders of the laboratory in real time, on one emulated path: our own stacks, whose simulated nodes get real sockets, and the
-//! kernel's TCP with TLS 1.3 and HTTP/2.
+//! Contenders of the laboratory in real time, on one emulated path: our stacks with real sockets, and the kernel's TCP with TLS 1.3 and
+//! HTTP/2.
 //!
-//! A run makes a network of its own ([`emu::network`]), so that nothing is remembered from one run to the next: neither routes nor TCP's
-//! metrics. The workloads are those of the simulator, the very same code at both ends; so are figures, records and checks.
+//! Each run has its own network ([`emu::network`]), so no state passes from one run to the next: neither routes nor TCP's metrics.
+//! Workloads, figures, records and checks are the code of the simulator.
 //!
 //! Linux only.
 #![cfg(target_os = "linux")]

@@ -1,9 +1,9 @@
 //! The model of a network path: packet and time in, packet and time out.
 //!
-//! A [`Link`] is one direction of a path. [`Link::offer`] takes a packet's description and the time at which it enters,
-//! and says at once what becomes of it: dropped and why, or delivered when. The caller keeps the packet; the link never
-//! sees a byte of it. Nothing here reads a clock or draws a random number that its seed did not give, so the same link
-//! runs in virtual time (crate `sim`) and in real time (crate `emu`).
+//! A [`Link`] is one direction of a path. [`Link::offer`] takes a packet's description and the time at which it enters, and returns its
+//! fate at once: dropped, with the cause, or delivered, with the time. The caller keeps the packet; the link sees none of its bytes. The
+//! crate reads no clock, and all random numbers come from the seed. So the same link runs in virtual time (crate `sim`) and in real time
+//! (crate `emu`).
 //!
 //! A packet passes the stages in this order:
 //!
@@ -11,17 +11,16 @@
 //! MTU → policer → queue → transmitter (rate) → loss, outage → corruption → propagation delay → jitter or reordering → duplication
 //! ```
 //!
-//! Loss comes behind the queue, as it does on a wire or in the air: a lost packet has taken its share of the rate.
+//! Loss is behind the queue, as on a wire or in the air: a lost packet has used its share of the rate.
 //!
-//! A queue that decides when a packet *leaves* it (CoDel, FQ-CoDel) cannot know the fate of a packet when it enters: such a link
-//! answers [`Verdict::Held`], and the caller asks again with [`Link::poll`] when [`Link::deadline`] has come.
+//! A queue that decides when a packet *leaves* it (CoDel, FQ-CoDel) does not know the fate of a packet that enters. Such a link returns
+//! [`Verdict::Held`], and the caller calls [`Link::poll`] at [`Link::deadline`].
 //!
 //! # Common random numbers
 //!
-//! Each stage draws from its own random stream, and each packet offered draws the same number of times from each of
-//! them whatever becomes of it. The fate of the n-th packet in one stage therefore depends on the seed, n and the
-//! settings of that stage alone. Two runs that differ in one setting share all other randomness, which is what makes
-//! paired comparisons precise.
+//! Each stage draws from its own random stream. Each offered packet draws the same number of times from each stream, whatever its fate. So
+//! the fate of the n-th packet in a stage depends only on the seed, n and the settings of that stage. Two runs that differ in one setting
+//! share all other randomness, which makes paired comparisons precise.
 
 mod aqm;
 mod config;

@@ -1,12 +1,12 @@
-//! QMux: the streams and datagrams of QUIC over one ordered, reliable stream of bytes, such as TLS on TCP. What speaks a private
-//! protocol over QUIC speaks the same one where UDP does not get through.
+//! QMux: QUIC streams and datagrams over one ordered, reliable stream of bytes, such as TLS on TCP. A private protocol over QUIC uses it on
+//! networks that block UDP.
 //!
-//! draft-ietf-quic-qmux-02 (the version that follows -01). What differs from QUIC: all streams wait for a lost segment, datagrams
-//! are reliable once they have left, and a connection lives as long as the address of its client.
+//! draft-ietf-quic-qmux-02 (the version that follows -01). Differences to QUIC: all streams wait for a lost segment, sent datagrams are
+//! reliable, and a connection ends when the address of its client changes.
 //!
-//! In the order in which bytes meet them: [`record`] cuts them into records; [`parameters`] are what the first frame carries;
+//! In the order in which bytes meet them: [`record`] splits them into records; [`parameters`] are the content of the first frame;
 //! [`Mux`] is the state machine, without input or output; [`Connection`] drives it over an `AsyncRead` and `AsyncWrite`.
-//! [`Lingering`] is the end of any connection over TCP, so that its last bytes arrive.
+//! [`Lingering`] closes a connection over TCP in such a way that its last bytes arrive.
 //!
 //! Not implemented: 0-RTT (§8.2 of the draft, optional), and RESET_STREAM_AT, which is not negotiated.
 

@@ -1,17 +1,16 @@
 //! QPACK: field compression for HTTP/3 (RFC 9204), both directions, without input or output.
 //!
-//! [`Encoder`] makes field sections of fields, [`Decoder`] fields of field sections. Each keeps a dynamic table, and each has one stream
-//! to its peer beside the requests: instructions of the encoder fill the peer's table, instructions of the decoder acknowledge.
+//! [`Encoder`] encodes fields into field sections, [`Decoder`] decodes them. Each has a dynamic table, and a unidirectional stream to its
+//! peer: encoder instructions fill the peer's table, decoder instructions acknowledge.
 //!
-//! No stream ever waits for another here. The encoder refers only to what the peer has acknowledged, and the decoder's SETTINGS say
-//! that no stream may be blocked: what a table saves comes one round trip later, and a lost packet never holds up a request that is
-//! not in it.
+//! No stream waits for another one. The encoder refers only to acknowledged entries, and the decoder's SETTINGS allow no blocked streams.
+//! So the table takes effect one round trip later, and a lost packet never blocks a request that is not in it.
 //!
-//! In the order in which fields meet them: `static_table`, `index` and `table` say where a field is; `integer`, `string` and `huffman`
-//! write it; `outstanding` remembers what the peer may still need.
+//! In the order in which fields meet them: `static_table`, `index` and `table` find a field; `integer`, `string` and `huffman`
+//! write it; `outstanding` records entries that the peer may still need.
 //!
-//! Absent on purpose: blocked streams; changing the capacity of the encoder's table after it has been announced; the remembered
-//! SETTINGS of 0-RTT (RFC 9204 §3.2.3), without which only the static table is used until SETTINGS have come.
+//! Absent on purpose: blocked streams; a change of the encoder's table capacity after its announcement; the remembered SETTINGS of 0-RTT
+//! (RFC 9204 §3.2.3), so only the static table is used until SETTINGS arrive.
 
 #![forbid(unsafe_code)]
 

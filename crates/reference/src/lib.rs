@@ -1,6 +1,6 @@
-//! Independent references: small programs of another kind than what they check, for tests only.
+//! Independent references: small programs that solve the checked problems by other methods, for tests only.
 //!
-//! | here | what it is compared with |
+//! | reference | checked code |
 //! |---|---|
 //! | [`queue`]: the recursion of Lindley | rate, queue and waits of a link |
 //! | [`bucket`]: the generic cell rate algorithm | the policer's token bucket |
@@ -9,8 +9,8 @@
 //! | [`window`]: windows packet by packet | NewReno and CUBIC in the simulator |
 //! | [`share`]: two windows at one queue, packet by packet | NewReno's share beside CUBIC |
 //!
-//! The crate depends on nothing, so that a mistake cannot be on both sides. Tests draw their cells from a seed of the day ([`day`]):
-//! comparisons are exact, or allow six standard deviations, or run cells that were all verified, so that no day fails by chance.
+//! The crate has no dependencies, so that both sides share no mistake. Tests draw their cells from a seed of the day ([`day`]). Comparisons
+//! are exact, or allow six standard deviations, or use verified cells only, so that no day fails by chance.
 
 pub mod bucket;
 pub mod chain;

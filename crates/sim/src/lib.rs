@@ -1,16 +1,14 @@
 //! Discrete-event simulation: nodes that exchange datagrams over the links of `netem`, in virtual time.
 //!
-//! A [`Node`] is anything with one verb: it takes the time and perhaps a datagram, and answers with datagrams and with
-//! the time at which it wants to be called again. A [`Simulation`] owns the nodes and a [`Network`] and moves time from
-//! event to event. Nothing reads a clock and every random number comes from the seed, so a run can be repeated bit for
-//! bit: the [`Trace`] folds every packet's fate into a hash that shows it.
+//! A [`Node`] has one method: it takes the time and perhaps a datagram, and returns datagrams and the time of its next call. A
+//! [`Simulation`] owns the nodes and a [`Network`], and advances time from event to event. The crate reads no clock, and every random number
+//! comes from the seed. So a run is repeatable bit for bit: the [`Trace`] hashes the fate of every packet.
 //!
 //! ```text
 //! node → access delay → link (netem) → access delay → node
 //! ```
 //!
-//! What is not modelled: the time that a computer takes. A node answers in no time at all, and what a batch of segments
-//! does to a network card does not happen.
+//! Not modelled: processing time of nodes, and batches of segments in network cards.
 
 mod agenda;
 mod books;

@@ -1,13 +1,14 @@
 //! QUIC over real UDP sockets: async endpoints, connections, streams and datagrams.
 //!
-//! An [`Endpoint`] owns a socket, or one for each of its [`Shards`], and drives the [`transport`] state machine on it: datagrams are read and written in
-//! batches (GSO, GRO, ECN), and one task per socket does it all. Handles ([`Connection`], [`SendStream`],
-//! [`RecvStream`]) may be used from any task.
+//! An [`Endpoint`] owns a socket, or one for each of its [`Shards`], and drives the [`transport`] state machine on it. One task per socket
+//! reads and writes datagrams in batches (GSO, GRO, ECN). Handles ([`Connection`], [`SendStream`], [`RecvStream`]) may be used from any
+//! task.
 //!
-//! Dropping the last handle of a connection closes it with code 0; dropping a [`SendStream`] that was not finished
-//! resets it, dropping a [`RecvStream`] asks the peer to stop.
+//! - Dropping the last handle of a connection closes it with code 0.
+//! - Dropping an unfinished [`SendStream`] resets it.
+//! - Dropping a [`RecvStream`] sends STOP_SENDING.
 //!
-//! A client that asks, and a server that answers each question with itself:
+//! An echo server and its client:
 //!
 //! ```no_run
 //! # async fn example(certificate: &str, key: &str) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {

@@ -1,13 +1,15 @@
 //! The QUIC state machine, without input or output.
 //!
-//! Time, datagrams and seeds are arguments; what has to happen next is a result. Nothing in this crate reads a clock,
-//! opens a socket, spawns a task or draws a random number that its seed did not give.
+//! Time, datagrams and seeds are arguments; actions and deadlines are results. The crate reads no clock, opens no socket and spawns no
+//! task. All random numbers come from the seed.
 //!
-//! In the order in which data meets them: [`Endpoint`] finds the connection of a datagram; [`Connection`] composes
-//! `handshake`, [`keys`], [`acks`] and [`ack_frequency`], [`recovery`] with [`congestion`] and [`pacing`], `path`, [`streams`] and
-//! [`datagrams`], and [`fec`] over what they send; [`memory`] bounds what a peer can make them hold; [`ring`] has the keys that servers share; [`profile`] is where their settings meet, [`stats`] and
-//! [`observe`] what they report, [`qlog`] the file
-//! that is written from it.
+//! The modules, in the order in which data meets them:
+//!
+//! - [`Endpoint`] finds the connection of a datagram, and begins connection attempts.
+//! - [`Connection`] composes `handshake`, [`keys`], [`acks`], [`ack_frequency`], [`recovery`] with [`congestion`] and [`pacing`], `path`,
+//!   [`streams`], [`datagrams`] and [`fec`].
+//! - [`memory`] limits what a peer can make them hold; [`ring`] has the keys that servers share.
+//! - [`profile`] holds the settings; [`stats`] and [`observe`] report, and [`qlog`] writes reports to files.
 
 pub mod ack_frequency;
 pub mod acks;

@@ -1,7 +1,6 @@
-//! The types every crate measures in: instants, rates, sizes, probabilities, seeds.
+//! Units of all crates: instants, rates, sizes, probabilities, seeds.
 //!
-//! Nothing here reads a clock or draws a random number by itself: time and seeds come in as arguments, so that a run
-//! can be repeated bit for bit.
+//! The crate reads no clock, and random numbers come from a seed. So a run is repeatable bit for bit.
 
 pub mod duration_text;
 mod instant;

@@ -1,12 +1,15 @@
 //! WebTransport over HTTP/3 (draft-ietf-webtrans-http3): sessions with streams and datagrams, both sides.
 //!
-//! From the outside in: [`server`] and [`Client`] establish a [`Session`]; [`SendStream`] and [`RecvStream`] are the halves of its
-//! streams. `drive` reads the capsules on the session's own stream, `outgoing` writes them; `flow` limits what a session may open and
-//! send; `inner` is what all of them share. `config`, `protocols`, `capsules` and `codes` turn agreements into bytes and back. HTTP/3
-//! itself, and what waits for its session, is the crate `tiderace-h3`.
+//! The modules, from the outside in:
 //!
-//! The connection's profile accepts RESET_STREAM_AT (`streams.reset_stream_at`), without which the current draft is not spoken. What
-//! browsers speak (drafts 02 and 07) is advertised beside it.
+//! - [`server`] and [`Client`] establish a [`Session`]; [`SendStream`] and [`RecvStream`] are the halves of its streams.
+//! - `drive` reads the capsules on the CONNECT stream, `outgoing` writes them; `flow` is the flow control of a session; `inner` is the
+//!   shared state.
+//! - `config`, `protocols`, `capsules` and `codes` convert between bytes and values.
+//! - The crate `tiderace-h3` has HTTP/3, and the streams that wait for their session.
+//!
+//! The current draft needs a profile that accepts RESET_STREAM_AT (`streams.reset_stream_at`). The drafts of browsers (02 and 07) are
+//! advertised too.
 //!
 //! ```no_run
 //! # async fn example(connection: tiderace::Connection) -> Result<(), Box<dyn std::error::Error>> {

@@ -1,12 +1,10 @@
-//! QUIC on the wire: varints, packet headers, frames, transport parameters. Bytes to values and back, nothing that
-//! waits.
+//! QUIC on the wire: conversion of varints, packet headers, frames and transport parameters between bytes and values.
 //!
-//! Everything here is a pure function of its input. Parsing borrows from the bytes it reads, allocates nothing for a
-//! packet, and never panics, whatever the bytes are. Writing goes into a buffer of the caller, who checks that there is
-//! room.
+//! All functions are pure. Parsing borrows from its input, allocates nothing for a packet, and never panics on any input. Writing uses a
+//! buffer of the caller, who checks that there is room.
 //!
-//! In the order in which data meets them: [`Reader`] and [`Writer`] (with [`varint`]), [`Header`] for what can be seen
-//! without keys, [`Frames`] for the payload of an opened packet, [`TransportParameters`] for what TLS carries.
+//! In the order in which data meets them: [`Reader`] and [`Writer`] (with [`varint`]), [`Header`] for the parts that are readable without
+//! keys, [`Frames`] for the payload of an opened packet, [`TransportParameters`] for the TLS extension.
 
 mod buffer;
 mod connection_id;
