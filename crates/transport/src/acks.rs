@@ -1,7 +1,7 @@
-//! Packets that have to be acknowledged, and when (RFC 9000 §13.2).
+//! Packets to acknowledge, and the time of the acknowledgement (RFC 9000 §13.2).
 //!
-//! Packets are noted one by one, the decision is taken once per batch of datagrams: a receive call that delivers 44 packets
-//! at once leads to one acknowledgement.
+//! Packets are recorded one by one. The decision is made once per batch of datagrams: a receive call with 44 packets leads to one
+//! acknowledgement.
 
 mod times;
 

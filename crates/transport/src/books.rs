@@ -1,4 +1,4 @@
-//! The books of a connection: every byte of a datagram is in exactly one column, at both ends.
+//! Byte accounting of a connection: every byte of a datagram is in exactly one category, at both ends.
 //!
 //! ```text
 //! sent      = data for the first time + again + frame headers + acknowledgements + CRYPTO + other frames
@@ -9,8 +9,8 @@
 //! datagrams = delivered + dropped + unread                         (frames received)
 //! ```
 //!
-//! The counters stand where the bytes are written or read, and not where they are summed up: a frame of a new kind that nobody books
-//! shows as a difference.
+//! Bytes are counted where they are written or read, not where the counters are summed. So a new kind of frame without a counter shows as a
+//! difference.
 
 use crate::stats::Stats;
 

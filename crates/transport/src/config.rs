@@ -1,4 +1,4 @@
-//! Configurations of an endpoint, a server and a client.
+//! Configurations of endpoints, servers and clients.
 
 use std::{
     net::{SocketAddr, SocketAddrV4, SocketAddrV6},

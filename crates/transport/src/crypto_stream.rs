@@ -1,8 +1,7 @@
-//! The handshake's bytes of one encryption level: reassembly of what arrives, and delivery of what is sent
-//! (RFC 9000 §7.5, §19.6).
+//! CRYPTO stream of one encryption level: reassembly of received data, and delivery of sent data (RFC 9000 §7.5, §19.6).
 //!
-//! A connection has one for each of the levels Initial, Handshake and 1-RTT. Handshakes are short and rare, so this is
-//! written for bounded memory and plain code, not for speed.
+//! A connection has one for each of the levels Initial, Handshake and 1-RTT. Handshakes are short and rare, so the code favours bounded
+//! memory and simplicity over speed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

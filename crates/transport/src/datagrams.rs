@@ -1,7 +1,7 @@
-//! Unreliable datagrams (RFC 9221): queued both ways, each bounded in bytes, never sent twice.
+//! Unreliable datagrams (RFC 9221): a queue for each direction, each bounded in bytes, without retransmission.
 //!
-//! Both queues drop the oldest when they are full, because what waits longest in them is worth least; the application is
-//! told how many. What it wants delivered it puts into streams.
+//! Both queues drop the oldest datagram when they are full, because it has the least value; the application learns the number. Applications
+//! use streams for data that must arrive.
 
 mod figures;
 

@@ -1,4 +1,4 @@
-//! Errors of the connection.
+//! Errors of a connection.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! The handshake: the TLS session, the CRYPTO streams that carry it, and what the peer promised in it.
+//! Handshake: the TLS session, its CRYPTO streams, and the peer's transport parameters.
 
 mod later;
 mod step;

@@ -1,11 +1,11 @@
-//! Memory that a peer can make this end hold, charged where it is held.
+//! Memory that a peer can make this endpoint hold, charged where it is held.
 //!
-//! A [`ProcessBudget`] bounds all connections of a process, a [`ConnectionBudget`] one connection. Every queue that a peer can
-//! fill takes a [`Charge`] for what it really holds: the capacity of its buffers and an overhead per item, not the bytes of
-//! payload in them. A charge gives back when it is dropped.
+//! A [`ProcessBudget`] bounds all connections of a process, a [`ConnectionBudget`] one connection. Every queue that a peer can fill takes a
+//! [`Charge`] for the memory that it holds: the capacity of its buffers and an overhead per item, not only payload. A dropped charge is
+//! returned.
 //!
-//! Counters are atomic, because the layers of a connection (transport, HTTP/3, gateway) run on several tasks. A queue on the path of
-//! every packet keeps its own sum and calls [`Charge::set`] once per batch.
+//! Counters are atomic, because the layers of a connection (transport, HTTP/3, gateway) run on several tasks. A queue on the packet path
+//! keeps its own sum and calls [`Charge::set`] once per batch.
 
 use std::sync::{
     Arc,

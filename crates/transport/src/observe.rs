@@ -1,7 +1,7 @@
-//! Events of a running connection: the one table that qlog, traces and the lab are written from.
+//! Events of a connection: the one table behind qlog, traces and the lab.
 //!
-//! A connection without an observer pays one branch per event. With one it pays for building the event; what the observer
-//! does with it is on the connection's time, so it should be quick, and must not block.
+//! A connection without an observer pays one branch per event. With an observer it also builds the event. Observers run on the connection's
+//! time: they should be quick, and must not block.
 
 use std::{
     net::{IpAddr, SocketAddr},

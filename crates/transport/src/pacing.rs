@@ -1,9 +1,8 @@
 //! Pacing: a token bucket that fills at the pacing rate (RFC 9002 §7.7).
 //!
-//! Packets leave in bursts of a quantum (about a millisecond of the rate, within what one GSO send takes), because a
-//! timer per packet would cost more than the packet. The bucket holds a quantum and what flows in during one tick of an
-//! ordinary timer, so that waking up late does not lower the rate. Where even the largest burst takes less time than a
-//! timer can resolve, nothing is paced.
+//! Packets are sent in bursts of a quantum (about a millisecond of the rate, within one GSO send), because a timer per packet would cost
+//! more than the packet. The bucket holds a quantum plus the tokens of one tick of an ordinary timer, so a late wake-up does not lower the
+//! rate. If even the largest burst takes less time than a timer can resolve, nothing is paced.
 
 use units::{Bitrate, Duration, Instant};
 

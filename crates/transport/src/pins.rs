@@ -1,10 +1,9 @@
-//! Received buffers that unread data keeps in memory, and whether that is worth it.
+//! Receive buffers that unread data keeps in memory, and the decision to copy.
 //!
-//! A slice of a packet pins the whole buffer that was received with it: a read with GRO fills 64 KiB, a datagram that comes
-//! alone uses a fiftieth of it. So slices are kept while the buffers that they pin have at most a quarter more bytes than the
-//! slices, and some slack; data that does not fit into that is copied. Reading makes slices smaller while their buffers
-//! stay: when the rule is broken, slices of buffers that are used badly are copied as well ([`Pins::is_wasteful`],
-//! [`Pins::is_poor`]). A byte is copied once at most, because a copy pins nothing.
+//! A slice of a packet pins the whole buffer that was received with it. A read with GRO fills 64 KiB; a single datagram uses a fiftieth of
+//! it. So slices are kept while their buffers have at most a quarter more bytes than the slices, plus some slack. Other data is copied.
+//! Reading makes slices smaller while their buffers stay: when the rule is broken, slices of poorly used buffers are copied too
+//! ([`Pins::is_wasteful`], [`Pins::is_poor`]). A byte is copied once at most, because a copy pins nothing.
 
 /// Slices below [`SLICE_SMALL`] that are kept, whatever they pin. Their records would outweigh them.
 const SLICES: usize = 64;

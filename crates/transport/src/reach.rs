@@ -1,7 +1,7 @@
-//! Addresses that a server may refer a client to.
+//! Addresses to which a server may refer a client.
 //!
-//! Preferred addresses, `alt-svc` and HTTPS records name other addresses than the one that the client chose. A server on the Internet
-//! must not use them to make clients speak to hosts that only the clients reach (RFC 9000 §21.5).
+//! Preferred addresses, `alt-svc` and HTTPS records name addresses that the client did not choose. A server on the Internet must not use
+//! them to make clients send to hosts that only the clients can reach (RFC 9000 §21.5).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -1,7 +1,7 @@
-//! Ledger of packets in flight: the contents of each sent packet, and its fate.
+//! Ledger of sent packets: content and fate of each.
 //!
-//! A packet's entry stays in a ring until the packet and all before it have a verdict; the records of its frames stay in
-//! a second ring, in the same order. Nothing is allocated per packet once the rings have grown to the size of the window.
+//! The entry of a packet stays in a ring until the fate of the packet and of all packets before it is known. The records of its frames are
+//! in a second ring, in the same order. Nothing is allocated per packet once the rings have grown to the size of the window.
 
 mod control;
 mod ecn;

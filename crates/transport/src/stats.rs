@@ -1,4 +1,4 @@
-//! Statistics of a connection: one table with the name, unit and meaning of each figure.
+//! Statistics of a connection: one table with name, unit and meaning of each figure.
 //!
 //! qlog, metrics, the lab and dashboards read this table; nothing is counted in a second place.
 

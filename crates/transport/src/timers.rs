@@ -1,4 +1,4 @@
-//! The deadlines of a connection: one array, one earliest entry, and the reason for it.
+//! Deadlines of a connection: one array, the earliest entry, and its reason.
 
 use units::Instant;
 

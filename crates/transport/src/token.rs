@@ -1,5 +1,5 @@
-//! Tokens by which a server recognises an address or a connection later: Retry tokens, NEW_TOKEN tokens, stateless reset tokens
-//! (RFC 9000 §8.1, §10.3). Their keys come from the [`KeyRing`].
+//! Tokens by which a server recognizes an address or a connection: Retry tokens, NEW_TOKEN tokens, stateless reset tokens (RFC 9000 §8.1,
+//! §10.3). Their keys come from the [`KeyRing`].
 //!
 //! ```text
 //! a token: kind (1 byte), number of the key (4), nonce (12), sealed content, tag (16)

@@ -1,4 +1,4 @@
-//! Tokens that a client keeps for its next connections to the same server (RFC 9000 §8.1.3).
+//! Tokens that a client keeps for later connections to the same server (RFC 9000 §8.1.3).
 
 use std::{
     collections::VecDeque,

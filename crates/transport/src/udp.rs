@@ -1,4 +1,4 @@
-//! UDP payloads, as they come from a socket and as they are given to one.
+//! UDP payloads that are received from a socket, and that are sent to one.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,7 +1,7 @@
-//! Frequency of acknowledgements that the peer is asked for (draft-ietf-quic-ack-frequency-14), as the sender of data sees it.
+//! Acknowledgement frequency requested of the peer (draft-ietf-quic-ack-frequency-14), at the sender of data.
 //!
-//! [`policy`](AckFrequency) decides what to ask for. `AckRequests` owns what was asked: which request is in force for
-//! certain, and which may be. What the receiver of data does with a request is in [`crate::acks`].
+//! [`policy`](AckFrequency) decides on the requested values. `AckRequests` owns the requests: the one that is certainly in force, and those
+//! that may be. [`crate::acks`] obeys requests at the receiver of data.
 
 mod policy;
 

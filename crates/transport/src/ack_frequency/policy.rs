@@ -1,4 +1,4 @@
-//! Values to ask the peer for: a fixed number of packets per acknowledgement, or a share of the window and of the RTT.
+//! Requested values: a fixed number of packets per acknowledgement, or a share of the window and of the RTT.
 
 use std::fmt;
 use std::str::FromStr;

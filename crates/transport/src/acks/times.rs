@@ -1,4 +1,4 @@
-//! Arrival times of packets, for a peer that asks for them (draft-ietf-quic-receive-ts-02).
+//! Receive timestamps of packets, for a peer that requests them (draft-ietf-quic-receive-ts-02).
 
 use std::collections::VecDeque;
 

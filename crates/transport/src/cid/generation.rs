@@ -1,8 +1,8 @@
-//! Connection IDs of several processes that serve one address one after the other, side by side while the older ones drain.
+//! Connection IDs of several processes that serve one address one after the other, while older ones drain.
 //!
-//! Layout: one byte of shard, one byte of generation, seven random bytes, two bytes of check. Shard and generation stand in
-//! the clear, because a packet filter in the kernel can compare bytes and cannot decrypt. The check is a keyed function of the
-//! others: a flood of packets with made-up IDs is told apart before it costs another process anything.
+//! Layout: one byte of shard, one byte of generation, seven random bytes, two bytes of check. Shard and generation are in the clear,
+//! because a packet filter in the kernel can compare bytes and cannot decrypt. The check is a keyed function of the other bytes: a flood of
+//! packets with forged IDs is recognized before it costs another process anything.
 
 use aws_lc_rs::aead::quic::{AES_128, HeaderProtectionKey};
 use rand_core::RngCore;

@@ -1,4 +1,4 @@
-//! The connection IDs that this endpoint gave to its peer.
+//! Connection IDs that this endpoint issued to its peer.
 
 use std::collections::VecDeque;
 

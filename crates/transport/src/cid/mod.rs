@@ -1,4 +1,4 @@
-//! Connection IDs: how ours are made, which of ours the peer may use, which of the peer's we may use (RFC 9000 §5.1).
+//! Connection IDs: generation, IDs that this endpoint issued, IDs that the peer issued (RFC 9000 §5.1).
 
 mod generation;
 mod generator;

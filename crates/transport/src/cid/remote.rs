@@ -1,4 +1,4 @@
-//! The connection IDs that the peer gave to this endpoint.
+//! Connection IDs that the peer issued to this endpoint.
 
 use std::collections::VecDeque;
 

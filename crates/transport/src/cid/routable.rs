@@ -1,8 +1,7 @@
-//! Connection IDs by which a load balancer finds the machine (QUIC-LB), and the machine its process and its shard.
+//! Connection IDs for load balancers (QUIC-LB): they name the machine, and to the machine its process and shard.
 //!
-//! Layout of the nonce: one byte of shard, one byte of generation, random bytes, and a counter. All of it is encrypted with the
-//! server ID, so that observers can link no two IDs by it. Only holders of the key can choose an ID that decodes to the server ID:
-//! that takes the place of a check.
+//! Layout of the nonce: one byte of shard, one byte of generation, random bytes, and a counter. All of it is encrypted with the server ID,
+//! so observers cannot link two IDs. Only holders of the key can choose an ID that decodes to the server ID, so no check is needed.
 
 use rand_core::RngCore;
 use units::{RandomStream, Seed};

@@ -1,7 +1,7 @@
 //! CUBIC (RFC 9438) with HyStart++ (RFC 9406).
 //!
-//! Windows are bytes, times are seconds, both as floating point: only the four basic operations are used, once per
-//! acknowledgement, so the results are the same bits on every machine.
+//! Windows are bytes and times are seconds, both in floating point. Only the four basic operations are used, once per acknowledgement, so
+//! the results are bit-identical on every machine.
 
 use units::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! A reaction to congestion, and whether it turns out to have had no cause.
+//! Congestion episode: one reaction to congestion, which may turn out to be spurious.
 
 use units::Instant;
 

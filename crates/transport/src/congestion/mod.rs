@@ -1,10 +1,15 @@
-//! Congestion control: the trait that an algorithm implements, and the list of those there are.
+//! Congestion control: the trait of controllers, and their list.
 //!
-//! The contract: a path's recovery calls [`Controller::on_sent`] for each packet in flight, and for each acknowledgement
-//! in this order [`Controller::on_spurious_loss`] for each loss that was none, [`Controller::on_packet_lost`] for each lost
-//! packet, [`Controller::on_lost`] once when there was any, [`Controller::on_ecn_ce`] when congestion was marked, and then
-//! [`Controller::on_acked`] once when anything was newly acknowledged. The outputs [`Controller::window`],
-//! [`Controller::pacing_rate`] and [`Controller::send_quantum`] may be read at any time.
+//! The contract: for each packet in flight the path's recovery calls [`Controller::on_sent`]. For each acknowledgement it calls, in this
+//! order:
+//!
+//! - [`Controller::on_spurious_loss`] for each spurious loss,
+//! - [`Controller::on_packet_lost`] for each lost packet,
+//! - [`Controller::on_lost`] once, if any packet was lost,
+//! - [`Controller::on_ecn_ce`] if congestion was marked,
+//! - [`Controller::on_acked`] once, if any packet was newly acknowledged.
+//!
+//! The outputs [`Controller::window`], [`Controller::pacing_rate`] and [`Controller::send_quantum`] may be read at any time.
 
 use std::fmt::Debug;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! NewReno, as RFC 9002 §7 describes it for QUIC: slow start, halving on congestion, one datagram more per window.
+//! NewReno (RFC 9002 §7): slow start, halving on congestion, one more datagram per window.
 
 use units::Instant;
 

@@ -1,4 +1,4 @@
-//! Model of a path that a controller keeps, for diagnostics and tests.
+//! Path model of a controller, for diagnostics and tests.
 
 use units::{Bitrate, Duration};
 

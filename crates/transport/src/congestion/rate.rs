@@ -1,9 +1,8 @@
-//! The delivery-rate estimator: how fast the path delivered what was sent (draft-ietf-ccwg-bbr-05, "Delivery Rate
-//! Samples").
+//! Delivery-rate estimator (draft-ietf-ccwg-bbr-05, "Delivery Rate Samples").
 //!
-//! Each packet carries a snapshot of the path's delivery at its departure. When it is acknowledged, the difference to the
-//! delivery of that moment, over the longer of the time it took to send and the time it took to acknowledge, is a sample
-//! that neither bursts of sending nor bursts of acknowledgements can inflate.
+//! Each packet carries a snapshot of the path's delivery at its departure. Its acknowledgement gives a sample: bytes delivered since the
+//! snapshot, over the longer of send time and acknowledgement time. Neither bursts of sending nor bursts of acknowledgements can inflate
+//! such a sample.
 
 use units::{Bitrate, Duration, Instant};
 

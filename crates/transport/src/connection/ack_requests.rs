@@ -1,4 +1,4 @@
-//! Requests about acknowledging (draft-ietf-quic-ack-frequency-14): those of this end, and those of the peer.
+//! Acknowledgement frequency requests (draft-ietf-quic-ack-frequency-14): those of this endpoint, and those of the peer.
 
 use units::{Duration, Instant};
 use wire::Writer;

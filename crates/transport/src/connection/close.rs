@@ -1,4 +1,4 @@
-//! CONNECTION_CLOSE: the packets that carry it, and the one that is retained for a client that may miss them.
+//! CONNECTION_CLOSE: packets that carry it, and the packet that is retained for a client that may miss them.
 
 use std::net::SocketAddr;
 

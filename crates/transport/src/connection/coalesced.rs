@@ -1,4 +1,4 @@
-//! Coalesced packets: a datagram taken apart, without keys.
+//! Coalesced packets: splits a datagram into packets, without keys.
 
 use std::ops::Range;
 

@@ -1,8 +1,8 @@
-//! Control frames: their sources, and what each frame of the peer means.
+//! Control frames: their sources, and processing of the peer's frames.
 //!
-//! A source of control frames owns what waits to be sent, and is a [`FrameSource`]: it says whether it wants to send,
-//! writes its frames, and hears which of them were acknowledged or lost. The table [`control_frames`] lists the sources in
-//! the order in which they are written, and this file makes each step of a frame's life from it.
+//! A source of control frames owns the state to send, and is a [`FrameSource`]: it returns whether it wants to send, writes its frames, and
+//! receives their fate, acknowledged or lost. The table [`control_frames`] lists the sources in the order of writing. This file derives
+//! each step of a frame's life from the table.
 
 use bytes::Bytes;
 use units::Instant;

@@ -1,9 +1,8 @@
-//! Copies of the handshake, ahead of any timeout.
+//! Copies of handshake flights, sent before any timeout.
 //!
-//! A packet of the handshake that is lost costs a probe timeout: a second while nothing is known of the path, three round trips
-//! after the first sample. Repair symbols do not exist before there are keys. So with repair `auto` each flight of the handshake
-//! leaves a second time, shortly after the first, if it is not acknowledged by then. A server does so only for clients that offer
-//! repair, and below the limit for addresses that are not validated.
+//! A lost handshake packet costs a probe timeout: a second without an RTT sample, three round trips after the first sample. Repair symbols
+//! need 1-RTT keys. So with repair `auto` each flight of the handshake is sent a second time shortly after the first, if it is not
+//! acknowledged by then. A server does so only for clients that offer repair, and within the anti-amplification limit.
 
 use units::{Duration, Instant};
 use wire::Side;

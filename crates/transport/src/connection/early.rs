@@ -1,4 +1,4 @@
-//! Early data: what a client sends before it has heard from the server (RFC 9000 §17.2.3, RFC 9001 §4.6, §5.6).
+//! Early data: data that a client sends before it has heard from the server (RFC 9000 §17.2.3, RFC 9001 §4.6, §5.6).
 //!
 //! ```text
 //! client: remembered limits → streams that the application names → 0-RTT packets → accepted: they stand, with the others
@@ -6,8 +6,8 @@
 //! server: 0-RTT packets wait until the ClientHello is complete → accepted: opened; refused: dropped
 //! ```
 //!
-//! 0-RTT and 1-RTT packets share the numbers, the ledger and loss recovery. What differs is here: which limits hold, when
-//! 0-RTT packets may be sent, and what becomes of them.
+//! 0-RTT and 1-RTT packets share packet numbers, ledger and loss recovery. This file has the differences: limits in force, the time at
+//! which 0-RTT packets may be sent, and their fate.
 
 use units::{Duration, Instant};
 use wire::{Ack, Dir, Side, StreamId, TransportParameters};

@@ -1,4 +1,4 @@
-//! Events for the application that belong to no stream and to no datagram.
+//! Events for the application that concern neither streams nor datagrams.
 
 use std::collections::VecDeque;
 

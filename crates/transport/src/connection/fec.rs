@@ -1,4 +1,4 @@
-//! Forward error correction where packets are built and read (docs/fec.md).
+//! Forward error correction in building and reading packets (docs/fec.md).
 
 use ::fec::Scheme;
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! Dispatch of received frames to the parts that they belong to.
+//! Dispatch of received frames to their owners.
 
 use std::ops::Range;
 

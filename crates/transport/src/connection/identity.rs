@@ -1,4 +1,4 @@
-//! The identity of a connection on the wire: its version, its connection IDs, and the tokens of its addresses.
+//! Identity of a connection on the wire: version, connection IDs, and tokens of its addresses.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The idle timeout, and a connection that comes to rest with data in hand: repeats what keeps it from going on.
+//! Idle timeout, and a connection at rest that is blocked by flow control, which repeats its DATA_BLOCKED frames.
 
 use units::{Duration, Instant};
 

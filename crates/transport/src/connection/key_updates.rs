@@ -1,4 +1,4 @@
-//! Key updates that this end starts: after so many packets or bytes.
+//! Key updates that this endpoint starts, after a number of packets or bytes.
 
 use units::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Life cycle of a connection, and its end (RFC 9000 §10): closing, draining, drained.
+//! Life cycle of a connection (RFC 9000 §10): open, closing, draining, drained.
 
 use std::borrow::Cow;
 

@@ -1,12 +1,11 @@
-//! Memory that a connection holds for its peer: added up once per batch, charged, and given up when it is too much.
+//! Memory that a connection holds for its peer: added up once per batch, charged, and freed or refused above the budget.
 //!
-//! The budget is twice the receive window, so that a peer that keeps to flow control cannot exceed it with stream data, whatever
-//! it costs beside its bytes. It grows with the window, that is with what the application reads. What this end holds to be
-//! sent (data of the application, records of packets in flight) raises budget and charge alike: it takes no room away from the
-//! peer, and the process knows of it.
+//! The budget is twice the receive window. So a peer that obeys flow control cannot exceed it with stream data, overhead included. The
+//! budget grows with the window, that is with the data that the application reads. Memory for sending (application data, records of packets
+//! in flight) raises budget and charge by the same amount: it takes no room from the peer, and counts in the budget of the process.
 //!
-//! Beyond the budget, what may be lost goes first: datagrams, symbols of forward error correction, packets without keys. What is
-//! left are holes and fragments, and these end the connection.
+//! Above the budget, expendable data is dropped first: datagrams, FEC symbols, packets without keys. If holes and fragments of streams
+//! still exceed it, the connection is closed.
 
 use units::Instant;
 

@@ -1,5 +1,5 @@
-//! Addresses that change (RFC 9000 §9): a peer behind a NAT that rebinds, a client that moves to another network or to the
-//! address that the server prefers.
+//! Changes of address (RFC 9000 §9): NAT rebinding of the peer, a client that moves to another network or to the server's preferred
+//! address.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,8 +1,8 @@
-//! One connection: in what order the parts see a datagram, an acknowledgement, a timeout.
+//! One connection: the order in which its parts process datagrams, acknowledgements and timeouts.
 //!
-//! The parts own their state: `packets` (packet number spaces, keys, connection IDs, sources of frames), `paths` (RTT,
-//! congestion control, pacing, address validation), `lifecycle`, `memory`. What stands here is the composition, in files by
-//! direction: [`receive`](self) a datagram in, `transmit` a datagram out, `timeouts`, `commands` of the application.
+//! The parts own their state: `packets` (packet number spaces, keys, connection IDs, sources of frames), `paths` (RTT, congestion control,
+//! pacing, address validation), `lifecycle`, `memory`. This module composes them, in files by direction: [`receive`](self) for a datagram
+//! in, `transmit` for a datagram out, `timeouts`, `commands` of the application.
 
 mod ack_requests;
 mod close;

@@ -1,4 +1,4 @@
-//! The datagram size of the path in use: probes out, what became of them in.
+//! Datagram size of the path in use: MTU probes and their fate.
 
 use units::Instant;
 

@@ -1,9 +1,8 @@
-//! The packet builder: header, room for frames, padding; then seal, ledger and the charge to the path.
+//! Packet builder: header, room for frames and padding; then seal, ledger and charge to the path.
 //!
-//! [`begin_packet`](Identity::begin_packet) writes the header, a writer of payload its frames,
-//! [`OpenPacket::finish`] leaves the packet open, so that the last one of a datagram can be padded, and
-//! [`close_packet`](Packets::close_packet) seals it. Transmissions, MTU probes, path probes, repair symbols and
-//! CONNECTION_CLOSE are such writers.
+//! [`begin_packet`](Identity::begin_packet) writes the header. A writer of payload writes the frames. [`OpenPacket::finish`] leaves the
+//! packet open, so that the last packet of a datagram can be padded. [`close_packet`](Packets::close_packet) seals it. Transmissions, MTU
+//! probes, path probes, repair symbols and CONNECTION_CLOSE are writers of payload.
 
 use units::Instant;
 use wire::{Frames, HeaderPos, LongHeader, LongType, Writer, packet_number_len};

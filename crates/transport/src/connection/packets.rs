@@ -1,7 +1,7 @@
-//! Packets out: the spaces that number them, the sources of their frames, the keys that seal them.
+//! State for sending packets: packet number spaces, sources of frames, keys.
 //!
-//! A datagram is built packet by packet; packets stay open until the datagram is complete, so that the last one can be
-//! padded, and are sealed then.
+//! A datagram is built packet by packet. Packets stay open until the datagram is complete, so that the last one can be padded, and are
+//! sealed then.
 
 use units::Instant;
 use wire::{Side, Writer};

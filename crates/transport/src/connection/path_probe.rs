@@ -1,4 +1,4 @@
-//! Probes of paths out: challenges, and answers to those of the peer (RFC 9000 §8.2).
+//! Path probes: PATH_CHALLENGE, and PATH_RESPONSE to the challenges of the peer (RFC 9000 §8.2).
 
 use units::Instant;
 use wire::{Frame, Writer};

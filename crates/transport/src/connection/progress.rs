@@ -1,4 +1,4 @@
-//! The handshake as the connection sees it: secrets become keys, promises become limits, levels are forgotten.
+//! Progress of the handshake: installs keys, applies transport parameters, discards encryption levels.
 
 use units::{Duration, Instant};
 use wire::Side;

@@ -1,7 +1,7 @@
-//! Memory that a quiet connection gives back: what its handshake or a busy phase left behind.
+//! Memory that an idle connection frees, left over from its handshake or a busy phase.
 //!
-//! No timer of its own leads here. Deadlines move to later with every acknowledgement while the wake-up stays where it was;
-//! the first wake-up at which nothing is due means that the connection has been quiet for about a probe timeout.
+//! This needs no timer. Deadlines move to later with every acknowledgement, while the wake-up stays. The first wake-up without a due
+//! deadline means that the connection has been idle for about a probe timeout.
 
 use super::Connection;
 

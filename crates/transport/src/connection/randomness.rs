@@ -1,5 +1,5 @@
-//! Randomness of a connection: its stream, its seed, skipped packet numbers, and bits of packet headers that say nothing
-//! (RFC 9287, RFC 9000 §17.4), drawn so that nobody comes to depend on them.
+//! Randomness of a connection: its random stream, its seed, skipped packet numbers, and greased header bits (RFC 9287, RFC 9000 §17.4),
+//! which are random so that no implementation depends on them.
 
 use rand_core::RngCore;
 use units::{RandomStream, Seed};

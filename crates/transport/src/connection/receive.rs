@@ -1,4 +1,4 @@
-//! A datagram in: split into packets, opened in place, read frame by frame.
+//! A datagram in: split into packets, decrypted in place, processed frame by frame.
 
 use std::{net::SocketAddr, ops::Range};
 

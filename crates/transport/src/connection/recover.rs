@@ -1,4 +1,4 @@
-//! Acknowledgements, losses and probes: what recovery decides, told to the parts.
+//! Acknowledgements, losses and probes: passes the decisions of recovery to the parts.
 
 use units::{Bitrate, Duration, Instant};
 use wire::{Ack, Side, frame_type};

@@ -1,11 +1,11 @@
 //! PINGs of a client that waits for data and receives none, so that the server learns its new address.
 //!
-//! A client that only receives sends nothing but acknowledgements, and those only when data arrives. When a NAT on the way gives
-//! it another mapping, the server's data goes to the old one for ever, and neither end notices. The PING comes from the new
-//! mapping, and the server follows it (RFC 9000 §9).
+//! A client that only receives sends only acknowledgements, and these only when data arrives. If a NAT on the path changes the client's
+//! mapping, the server's data goes to the old mapping for ever, and neither end notices. The PING is sent from the new mapping, and the
+//! server follows it (RFC 9000 §9).
 //!
-//! A server has no use for this: what it sends into a mapping that is gone arrives nowhere. A client with packets in flight has none
-//! either: its probe timeout sends. [`Profile::keep_alive`](crate::Profile) is another matter: it also keeps idle connections.
+//! A server does not need this: its packets to a lost mapping do not arrive. A client with packets in flight does not need it either: its
+//! probe timeout sends. [`Profile::keep_alive`](crate::Profile) is independent: it also keeps idle connections open.
 
 use units::{Duration, Instant};
 use wire::Side;

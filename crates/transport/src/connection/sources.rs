@@ -1,4 +1,4 @@
-//! Sources of frames: what a space has to say, and the order in which it is written into a packet.
+//! Sources of frames of a packet number space, in the order in which they are written into a packet.
 
 use fec::Scheme;
 use units::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Packet number spaces: the ledger of sent packets of each, and what has to be acknowledged.
+//! Packet number spaces: ledger of sent packets, and packets to acknowledge.
 
 use units::{Duration, Instant};
 use wire::{TransportParameters, Writer};

@@ -1,4 +1,4 @@
-//! A deadline that passed, and which deadlines there are.
+//! Deadlines of a connection, and processing of an expired one.
 
 use units::Instant;
 

@@ -1,4 +1,4 @@
-//! A datagram out: which packets, which frames, in place in the buffer that leaves.
+//! A datagram out: chooses packets and frames, and writes them in place into the send buffer.
 //!
 //! Several datagrams of the same size share one buffer and one system call.
 

@@ -1,4 +1,4 @@
-//! Received data that is not handed up yet: packets before their keys, payload until its batch is read.
+//! Received data that is not processed yet: packets before their keys, payload until its batch is read.
 
 use bytes::{Bytes, BytesMut};
 use units::Instant;

@@ -1,4 +1,4 @@
-//! Fate of a frame, passed to the part that the frame belongs to.
+//! Fate of a sent frame, passed to the owner of the frame.
 
 use units::{Duration, Instant};
 use wire::StreamId;

@@ -1,6 +1,5 @@
-//! Version of QUIC of a connection: the client's first flight names one, the server may answer in another that the
-//! flight can be read as (RFC 9368 §2.3, RFC 9369 §4), and both tell each other in authenticated parameters what they
-//! have chosen from.
+//! QUIC version of a connection. The client's first flight names one. The server may answer in another version, as which the flight can be
+//! parsed (RFC 9368 §2.3, RFC 9369 §4). Both confirm their choice in authenticated transport parameters.
 
 // RFC 9368 §8 MUST-1: versions are negotiated in this way and no other
 // RFC 9369 §4 MUST-1: version information is sent, read and checked

@@ -1,4 +1,4 @@
-//! The key that hides a packet's number and the low bits of its first byte (RFC 9001 §5.4).
+//! Header protection key, which hides the packet number and the low bits of the first byte (RFC 9001 §5.4).
 
 use aws_lc_rs::aead::quic::{AES_128, AES_256, CHACHA20, HeaderProtectionKey};
 

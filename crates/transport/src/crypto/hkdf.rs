@@ -1,4 +1,4 @@
-//! HKDF-Expand-Label of TLS 1.3, the way from a secret to everything else (RFC 8446 §7.1, RFC 9001 §5.1).
+//! HKDF-Expand-Label of TLS 1.3, which derives keys from a secret (RFC 8446 §7.1, RFC 9001 §5.1).
 
 use aws_lc_rs::hkdf::{self, HKDF_SHA256, HKDF_SHA384, KeyType, Prk};
 

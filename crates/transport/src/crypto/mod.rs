@@ -1,7 +1,7 @@
 //! Packet protection: from a traffic secret to sealed and opened packets (RFC 9001 §5).
 //!
-//! This folder owns the cipher suites and what is derived from their secrets. It knows nothing of connections: which key
-//! applies to a packet is the affair of [`crate::keys`].
+//! This folder owns the cipher suites and the keys derived from secrets. It does not know connections: [`crate::keys`] selects the key of a
+//! packet.
 
 mod exporter;
 mod header_key;

@@ -1,4 +1,4 @@
-//! Outcomes of datagrams: the fate of each, and figures of all.
+//! Fate of each datagram, and statistics over all.
 
 use units::Instant;
 

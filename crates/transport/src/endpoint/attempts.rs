@@ -1,5 +1,4 @@
-//! Events of connection attempts at a server, each reported once, when it happens. Single packets of a connection are not
-//! reported.
+//! Events of connection attempts at a server, reported once each, at their time. Single packets of a connection are not reported.
 
 use std::{net::SocketAddr, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Books of a socket: what its connections have booked, what no connection did, and all that was received and sent.
+//! Byte accounting of a socket: bytes of its connections, bytes outside of connections, and totals received and sent.
 
 use super::Endpoint;
 use crate::{books::Imbalance, connection::Connection, stats::Stats};

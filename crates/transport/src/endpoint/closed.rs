@@ -1,9 +1,9 @@
-//! Retained CONNECTION_CLOSE packets of connections whose closing period is over, for clients that still do not know.
+//! Retained CONNECTION_CLOSE packets of connections whose closing period is over, for clients that may not have received them.
 //!
-//! A client counts its handshake as confirmed when the server says so. Until then all that it sends again when nothing comes are
-//! its Handshake packets, after waits that double: the next one may come long after the three probe timeouts for which this end
-//! keeps the state of a connection that it has closed, and is no packet that a stateless reset could answer. So for as long as the
-//! client may wait, one sealed packet is kept, and sent again (RFC 9000 §10.2.1 allows the same packet).
+//! A client's handshake is confirmed by the server. Until then the client repeats only its Handshake packets, at intervals that double. The
+//! next one may arrive long after the three probe timeouts for which this endpoint keeps the state of a closed connection, and a stateless
+//! reset cannot answer a Handshake packet. So one sealed packet is retained as long as the client may wait, and sent again (RFC 9000
+//! §10.2.1 allows the same packet).
 
 use std::{collections::VecDeque, net::SocketAddr};
 

@@ -1,4 +1,4 @@
-//! 0-RTT packets that overtook the Initial packet of their connection.
+//! 0-RTT packets that arrived before the Initial packet of their connection.
 
 use std::collections::VecDeque;
 

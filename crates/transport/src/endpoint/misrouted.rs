@@ -1,4 +1,4 @@
-//! Datagrams for another shard: those whose connection ID is not known here and names a shard beside this one.
+//! Misrouted datagrams: their connection ID is unknown here, and names another shard.
 
 use std::collections::VecDeque;
 

@@ -1,8 +1,8 @@
-//! Endpoint: finds the connection of a datagram, and answers datagrams that belong to none.
+//! Endpoint: finds the connection of a datagram, and answers datagrams without a connection.
 //!
-//! A datagram in: demultiplexed by connection ID (`routes`), given to its connection, or answered without state
-//! (`stateless`), or the start of a new connection (`admission`). A datagram out: stateless answers first, then the
-//! connections that have something to say, in turn.
+//! A received datagram is demultiplexed by connection ID (`routes`) and processed by its connection, or answered without state
+//! (`stateless`), or begins a connection (`admission`). Sent datagrams are stateless answers first, then those of connections with data to
+//! send, in turn.
 
 mod admission;
 mod attempts;

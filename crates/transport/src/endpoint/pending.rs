@@ -1,7 +1,7 @@
-//! Handshakes that wait for an answer from outside: a signature by a key that is elsewhere, a register of used tickets.
+//! Handshakes that wait for an external answer: a signature by an external key, a remote strike register.
 //!
-//! A session that is pending wakes a [`Waker`](std::task::Waker). The endpoint has no thread of its own, so that its driver
-//! says where such a wake goes ([`Endpoint::set_handshake_waker`]), and then calls [`Endpoint::resume_handshake`].
+//! A pending session wakes a [`Waker`](std::task::Waker). The endpoint has no thread of its own, so its driver sets the target of such
+//! wake-ups ([`Endpoint::set_handshake_waker`]), and then calls [`Endpoint::resume_handshake`].
 
 use std::{
     sync::{Arc, Mutex, PoisonError},

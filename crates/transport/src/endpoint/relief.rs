@@ -1,4 +1,4 @@
-//! Relief when the memory of the process is exhausted: the connections that hold the most are closed.
+//! Relief when the memory of the process is exhausted: closes the connections that hold the most.
 
 use units::Instant;
 

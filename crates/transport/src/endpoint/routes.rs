@@ -1,4 +1,4 @@
-//! From a connection ID to the connection that answers to it.
+//! Map from connection IDs to connections.
 
 use std::{
     collections::HashMap,

@@ -1,7 +1,7 @@
-//! Endpoints of other processes that serve the same address: older generations of one program, which end their connections.
+//! Endpoints of other processes that serve the same address: older generations of one program, which drain their connections.
 //!
-//! One process reads the socket. A packet of another's connection comes out of [`Endpoint::poll_foreign`], and is answered by
-//! nobody here: no stateless reset ends a connection that a sibling may know.
+//! One process reads the socket. A packet of a sibling's connection is returned by [`Endpoint::poll_foreign`], and this endpoint does not
+//! answer it: no stateless reset may end a connection that a sibling may know.
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -1,4 +1,4 @@
-//! Answers that need no connection: Version Negotiation, Retry, refusals, stateless resets.
+//! Answers without a connection: Version Negotiation, Retry, refusals, stateless resets.
 
 use std::collections::VecDeque;
 

@@ -1,8 +1,7 @@
-//! Steps of TLS sessions that run elsewhere, so that the cost of handshakes does not delay the data of connections.
+//! TLS handshake steps that run on other threads, so that their cost does not delay the data of connections.
 //!
-//! The endpoint says which step is next ([`Endpoint::poll_tls_step`]); its driver runs the step where it likes
-//! ([`TlsStep::run`]) and brings the result back ([`Endpoint::handle_tls_done`]). A connection has at most one step out at
-//! a time, and goes on without its session meanwhile.
+//! [`Endpoint::poll_tls_step`] returns the next step. The driver runs it on any thread ([`TlsStep::run`]) and returns the result
+//! ([`Endpoint::handle_tls_done`]). A connection has at most one step running, and continues without its session in the meantime.
 
 use std::{
     collections::VecDeque,

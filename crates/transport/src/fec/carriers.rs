@@ -1,4 +1,4 @@
-//! The packets that carried symbols, and whether their content still matters.
+//! Packets that carried symbols, and whether their content still matters.
 
 use std::collections::VecDeque;
 

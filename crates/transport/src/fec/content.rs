@@ -1,4 +1,4 @@
-//! Contents of packets with symbols: what they carry, what they have room for, and the counts of them.
+//! Content of packets with symbols: frames, room, and counts.
 
 use units::Instant;
 

@@ -1,8 +1,8 @@
 //! Controller of `auto`: the amount of repair that is worth its bytes.
 //!
-//! Estimates the share of packets lost and the mean length of bursts, asks the table ([`super::table`], computed by running the
-//! codes over simulated paths) for the least repair that leaves no more than the target, and protects nothing where a copy is as
-//! quick, where hardly anything is lost, or where repair would take the place of data.
+//! It estimates the share of lost packets and the mean length of bursts. Then it looks up the least repair that meets the target in the
+//! table ([`super::table`], computed by running the codes over simulated paths). It sends no repair if a retransmission is as fast, if
+//! almost no packet is lost, or if repair would displace data.
 
 use fec::Scheme;
 use units::{Duration, Instant};

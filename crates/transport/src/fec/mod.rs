@@ -1,9 +1,8 @@
-//! Forward error correction of what 1-RTT packets carry (docs/fec.md).
+//! Forward error correction of 1-RTT packets (docs/fec.md).
 //!
-//! A source symbol is the part of a packet's payload behind its SOURCE_SYMBOL frame: STREAM and DATAGRAM frames, and what belongs
-//! to streams. `sender` keeps the latest of them and makes repair symbols at the rate of a code, which is fixed or what
-//! `controller` finds worth its bytes; `receiver` rebuilds what was lost and says so. Codes and arithmetic are in the crate
-//! `fec`; where packets are built and read is the connection's business.
+//! A source symbol is the part of a packet's payload after its SOURCE_SYMBOL frame: STREAM and DATAGRAM frames, and frames about streams.
+//! `sender` keeps the latest symbols and makes repair symbols at the rate of a code, which is fixed or chosen by `controller`. `receiver`
+//! rebuilds lost symbols and reports them. The crate `fec` has codes and arithmetic; the connection builds and reads packets.
 
 mod carriers;
 mod content;

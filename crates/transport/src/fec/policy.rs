@@ -1,4 +1,4 @@
-//! Policy of an end on forward error correction, a setting of profiles.
+//! FEC policy of an endpoint, a setting of profiles.
 
 use std::{fmt, str::FromStr};
 

@@ -1,4 +1,4 @@
-//! Instructions of the application for data that forward error correction may protect.
+//! Requirements of the application for the protection of its data.
 
 use units::{Duration, Probability};
 

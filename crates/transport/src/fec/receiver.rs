@@ -1,4 +1,4 @@
-//! The receiving side: what arrived goes to the decoder, and what it rebuilds is reported to the sender.
+//! Receiver: passes arrived symbols to the decoder, and reports rebuilt ones to the sender.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! The sending side: the latest symbols, when repair is due, and what became of packets.
+//! Sender: the latest symbols, the time of repair, and the fate of packets.
 
 use std::{collections::VecDeque, ops::RangeInclusive};
 

@@ -1,7 +1,7 @@
-//! Search for the least code that meets a target: computed, not written.
+//! Least code that meets a target: a computed table.
 //!
-//! Made by `cargo run --release -p tiderace-fec --example choices`, which runs the codes over 200000 packets of a
-//! Gilbert channel for each entry.
+//! Made by `cargo run --release -p tiderace-fec --example choices`, which runs the codes over 200000 packets of a Gilbert channel for each
+//! entry.
 #![cfg_attr(rustfmt, rustfmt_skip)]
 
 use fec::Scheme;

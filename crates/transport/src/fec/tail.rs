@@ -1,8 +1,8 @@
-//! Repair of the ends of short messages while nobody knows what the path loses: at the beginning of a connection, and where
-//! it carries so little that an estimate never forms.
+//! Repair for the ends of short messages without an estimate of the loss: at the start of a connection, and on connections with too little
+//! traffic for an estimate.
 //!
-//! A message that is over within a round trip gets no second chance: what is lost of it costs a round trip and more, whether the
-//! path loses much or little. So its end is covered in any case, by bytes that are bounded: [`Budget`].
+//! A loss in a message that ends within a round trip costs a round trip or more, whatever the loss rate of the path. So its end is
+//! protected in any case, within a bounded number of bytes: [`Budget`].
 
 use units::{Duration, Instant};
 

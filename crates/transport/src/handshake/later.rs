@@ -1,5 +1,4 @@
-//! Handshake bytes after the handshake: session tickets, and nothing that a peer needs without end. TLS works for each message, so that
-//! what it does is bounded by a rate.
+//! Handshake bytes after the handshake, such as session tickets. TLS works for each message, so a rate limits the messages of a peer.
 
 use units::{Duration, Instant};
 

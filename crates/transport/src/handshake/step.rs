@@ -1,8 +1,7 @@
-//! One step of a TLS session: what it needs, and what comes out of it.
+//! One step of a TLS session, with its input and its result.
 //!
-//! A step owns the session while it runs, so that it can run anywhere: in place, or on another thread while the connection
-//! goes on without it. The costly part of a handshake (key exchange, signature, certificates) is in steps and nowhere
-//! else.
+//! A step owns the session while it runs, so it can run in place, or on another thread while the connection continues without it. All
+//! costly parts of a handshake (key exchange, signature, certificates) run in steps.
 
 use std::task::Waker;
 

@@ -1,8 +1,7 @@
-//! The keys of a connection: which ones there are, and which one a packet needs (RFC 9001 §4.9, §5, §6).
+//! Keys of a connection, and the choice of the key for a packet (RFC 9001 §4.9, §5, §6).
 //!
-//! Packets are opened and sealed here, whole and in place: header protection, packet number, key phase, payload. Keys of
-//! Initial, 0-RTT and Handshake packets are boxed, because a connection needs them only for its first round trips;
-//! `phases` has those of 1-RTT packets.
+//! Packets are opened and sealed as a whole and in place: header protection, packet number, key phase, payload. Keys of Initial, 0-RTT and
+//! Handshake packets are boxed, because a connection needs them only for its first round trips; `phases` has those of 1-RTT packets.
 
 mod header;
 mod phases;

@@ -1,8 +1,7 @@
-//! The keys of 1-RTT packets, phase after phase (RFC 9001 §6).
+//! Keys of 1-RTT packets, phase by phase (RFC 9001 §6).
 //!
-//! Both directions are always in the same phase. For receiving there are up to three keys: the current one, the next one
-//! (derived beforehand, so that a forged Key Phase bit costs no more time than any other forged packet), and for a while
-//! the previous one, for packets that were delayed.
+//! Both directions are always in the same phase. There are up to three receive keys: the current one, the next one (derived in advance, so
+//! that a forged Key Phase bit takes as long as any other forged packet), and for a while the previous one, for delayed packets.
 
 use std::time::Duration;
 

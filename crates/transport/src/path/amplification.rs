@@ -1,4 +1,4 @@
-//! Amplification limit of an address that is not validated.
+//! Anti-amplification limit of an unvalidated address.
 
 /// Owns the account of bytes of one path.
 ///

@@ -1,4 +1,4 @@
-//! Path validation (RFC 9000 §8.2): a random number goes out and has to come back.
+//! Path validation (RFC 9000 §8.2): a random number that the peer has to return.
 
 use std::collections::VecDeque;
 

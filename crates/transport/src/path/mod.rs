@@ -1,7 +1,7 @@
-//! One way through the network, from one address to another, with everything that is measured on it.
+//! A network path from one address to another, with all measurements on it.
 //!
-//! Recovery, congestion control, pacing and the packet size belong to the path, not to the connection: a change of
-//! address starts them afresh, and with several paths each has its own.
+//! Recovery, congestion control, pacing and the packet size belong to the path, not to the connection. A change of address starts them
+//! again, and with several paths each has its own.
 
 mod amplification;
 mod challenge;

@@ -1,8 +1,8 @@
 //! Discovery of the largest datagram size of a path, by probes (RFC 8899, RFC 9000 §14.3).
 //!
-//! A path begins with a size that is trusted without proof. Once so many full datagrams have left that a larger size pays
-//! off, probes look for the largest that arrives: the upper bound first, because it is most often right, then by halving
-//! what is left. Nothing waits on a timer: a search that is due begins when data flows.
+//! A path begins with a size that needs no proof. After so many full datagrams that a larger size pays off, probes search for the largest
+//! size that arrives: first the upper bound, which is most often right, then by bisection. There is no timer: a search that is due begins
+//! when data flows.
 
 use units::{Duration, Instant};
 

@@ -1,7 +1,7 @@
-//! The paths of a connection: which there are, which one is in use, and which one is only a candidate.
+//! Paths of a connection: known paths, the active path, and the candidate path.
 //!
-//! A path is named by its [`PathIndex`], which ledgers record with every packet. An index stays valid until its path is
-//! replaced by a new one, which happens only when the list is full.
+//! A path is named by its [`PathIndex`], which ledgers record with every packet. An index stays valid until a new path replaces its path,
+//! which happens only when the list is full.
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -1,4 +1,4 @@
-//! The spin bit (RFC 9000 §17.4): lets observers of a path measure its round trips, and on some paths does not.
+//! Spin bit (RFC 9000 §17.4): lets observers of a path measure its RTT; disabled on a share of the paths.
 
 use wire::Side;
 

@@ -1,4 +1,4 @@
-//! Validation of the paths of a connection (RFC 9000 §8.2, §9): what challenges and their answers change.
+//! Path validation of a connection (RFC 9000 §8.2, §9): effects of challenges and responses.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! The data of events, in the order of the draft. Only what this crate can fill is here.
+//! Data of events, in the order of the draft, as far as this crate can fill it.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! Versions of qlog that are written.
+//! Written versions of qlog.
 
 use std::{fmt, io::Write, str::FromStr};
 

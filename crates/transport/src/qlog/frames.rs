@@ -1,4 +1,4 @@
-//! Frames, read from the payload of a packet while they are written to the file.
+//! Frames, read from the payload of a packet during writing.
 
 use std::ops::RangeInclusive;
 

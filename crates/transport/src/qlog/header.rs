@@ -1,4 +1,4 @@
-//! The header of a packet, read from its bytes.
+//! Header of a packet, read from its bytes.
 
 use serde::Serialize;
 use wire::{Reader, bits};

@@ -1,4 +1,4 @@
-//! The sequence of records: buffering, and what happens when it cannot be written.
+//! Sequence of records: buffering, and write errors.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! The first record: what kind of file this is, whose view it is, and what its times count from.
+//! First record: type of the file, point of view, and reference time.
 
 use serde::Serialize;
 use units::Duration;

@@ -1,9 +1,8 @@
-//! qlog 0.3, for viewers that do not open newer files: draft-ietf-quic-qlog-main-schema-02 and
-//! draft-ietf-quic-qlog-quic-events-02.
+//! qlog 0.3, for viewers that do not support newer files: draft-ietf-quic-qlog-main-schema-02 and draft-ietf-quic-qlog-quic-events-02.
 //!
-//! [`Version03`] stands between a [`QlogWriter`](super::QlogWriter) and its output and rewrites each record; `frames` has the frames,
-//! `events` the events. Left out is what 0.3 has no event for: migration, MTU, forward error correction, limits of the sender, and new
-//! keys, whose event would have to hold the secret.
+//! [`Version03`] is between a [`QlogWriter`](super::QlogWriter) and its output, and rewrites each record; `frames` has the frames, `events`
+//! the events. It leaves out everything without an event in 0.3: migration, MTU, forward error correction, limits of the sender, and new
+//! keys, whose event would have to contain the secret.
 
 mod events;
 mod frames;

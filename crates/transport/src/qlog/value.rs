@@ -1,4 +1,4 @@
-//! Single values, as the drafts write them.
+//! Single values in the form of the drafts.
 
 use std::fmt::{self, Display};
 

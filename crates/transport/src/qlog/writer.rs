@@ -1,4 +1,4 @@
-//! From the table of events to records.
+//! Conversion of events to records.
 
 use std::io::{self, Write};
 

@@ -1,9 +1,8 @@
-//! Connection IDs that name a server to a load balancer in front of it: QUIC-LB (draft-ietf-quic-load-balancers, state of
-//! draft-22).
+//! Connection IDs that name a server to a load balancer: QUIC-LB (draft-ietf-quic-load-balancers, state of draft-22).
 //!
-//! An ID begins with an octet whose first three bits name a [configuration](QuicLb). What follows, the *plaintext block*, is the
-//! server's ID and a nonce, in the clear or encrypted as a whole. Functions of their arguments only: nothing here draws random
-//! numbers, and the same configuration reads an ID in the same way everywhere.
+//! An ID begins with an octet whose first three bits name a [configuration](QuicLb). The rest, the *plaintext block*, is the server ID and
+//! a nonce, in the clear or encrypted as a whole. All functions are pure: they draw no random numbers, and a configuration reads an ID in
+//! the same way everywhere.
 
 mod cipher;
 mod server_id;

@@ -1,7 +1,7 @@
-//! Losses that hit large datagrams only: the path has come to carry less (RFC 8899 §4.3).
+//! Black hole detection: losses of large datagrams only, after a decrease of the path's MTU (RFC 8899 §4.3).
 //!
-//! A size that had arrived is given up when datagrams above the base size are lost again and again and none arrives in
-//! between. Congestion and outages look different: there, large ones get through as soon as anything does.
+//! A size that had arrived is abandoned when datagrams above the base size are lost repeatedly and none of them arrives in between.
+//! Congestion and outages differ: large datagrams arrive as soon as any datagram arrives.
 
 // RFC 8899 §4.3 MUST NOT-1: losses tell, not messages of routers
 // RFC 8899 §3 MUST-4: so it makes no difference what routers do with large packets

@@ -1,12 +1,11 @@
-//! Random loss told from congestive loss, and how much of the former a controller may pass over.
+//! Discrimination of random loss from congestive loss, and the share of random loss that a controller may ignore.
 //!
-//! Congestion shows before and while it loses packets: the queue grows until there is no room in it, or a router marks.
-//! Loss that comes while packets hardly wait, without marks, and not too often, has another cause, and sending less does
-//! not make it rarer. The signs are taken from the packets sent next to the lost one, which met the same queue.
+//! Congestion shows before and during its losses: the queue grows until it is full, or a router marks packets. Loss without queueing delay,
+//! without marks, and not too frequent has another cause, and a lower rate does not reduce it. The signs are taken from the packets sent
+//! next to the lost one, which met the same queue.
 //!
-//! What can deceive it: a buffer (or a policer) so small that it overflows before anyone waits. That loss counts as random
-//! up to the tolerance, which is the share that such a sender may cost others; so the tolerance is small, bounded, and off
-//! unless someone asks for it.
+//! A buffer or policer that is so small that it overflows without queueing delay deceives this test. Its loss counts as random up to the
+//! tolerance, which is the share that such a sender may cost other flows. So the tolerance is small, bounded, and off by default.
 
 use serde::{Deserialize, Serialize};
 use units::{Duration, Instant, Probability};

@@ -1,5 +1,4 @@
-//! Detection of lost packets (RFC 9002 §6.1) and of persistent congestion (§7.6), and packets that leave the ledger in other
-//! ways.
+//! Detection of lost packets (RFC 9002 §6.1) and of persistent congestion (§7.6), and other removals of packets from the ledger.
 
 use units::Instant;
 

@@ -1,12 +1,12 @@
 //! Loss recovery, congestion control and pacing of one path (RFC 9002).
 //!
-//! [`Recovery`] owns what is known of a path; the packets are in the [`Ledger`] of their packet number space, and name
-//! their path. What concerns both comes as functions: [`on_ack_received`], [`on_loss_timer`], [`on_recovered`] and
-//! [`discard_space`]. They report the fate of each frame through a callback, so that nothing is collected on the way.
+//! [`Recovery`] owns the state of a path. Packets are in the [`Ledger`] of their packet number space, and name their path. Functions
+//! combine both: [`on_ack_received`], [`on_loss_timer`], [`on_recovered`] and [`discard_space`]. They report the fate of each frame through
+//! a callback, so that nothing is collected in between.
 //!
-//! In the order in which a packet meets it: [`Recovery::allowance`] says whether it may leave,
-//! [`Recovery::on_packet_sent`] enters it, [`on_ack_received`] ends it, or [`Recovery::deadline`] passes and
-//! [`on_loss_timer`] or [`Recovery::on_probe_timeout`] take care of it.
+//! In the order in which a packet meets it: [`Recovery::allowance`] permits it, [`Recovery::on_packet_sent`] records it, and
+//! [`on_ack_received`] ends it. Otherwise [`Recovery::deadline`] passes, and [`on_loss_timer`] or [`Recovery::on_probe_timeout`] processes
+//! it.
 
 mod ack;
 mod black_hole;

@@ -1,12 +1,10 @@
-//! Variation of the delay in each direction, from the times at which the peer received our packets
-//! (draft-ietf-quic-receive-ts-02).
+//! Variation of the one-way delay in each direction, from receive timestamps of the peer (draft-ietf-quic-receive-ts-02).
 //!
-//! The clocks of both ends need not agree. The time between a packet's departure by our clock and its arrival by the
-//! peer's is its delay plus the unknown offset of the clocks, so only differences mean something: what is reported is how
-//! far a packet lies above the smallest such value of the last 5 to 10 seconds. The offset cancels out. Clocks that drift
-//! apart move the smallest value meanwhile, by at most the drift in 10 s: 1 ms at 100 ppm, with opposite signs in the two
-//! directions. A queue that stands for longer than that becomes part of the smallest value, as it does in any estimate
-//! that forgets; [`super::Rtt::min`] does not forget.
+//! The clocks of both ends need not be synchronized. The time between a packet's departure by our clock and its arrival by the peer's clock
+//! is its delay plus the unknown offset of the clocks. The offset cancels out in differences, so the reported value is the distance of a
+//! packet to the smallest such value of the last 5 to 10 seconds. A drift of the clocks moves the smallest value by at most the drift in 10
+//! s: 1 ms at 100 ppm, with opposite signs in the two directions. A queue that stands for longer becomes part of the smallest value, as in
+//! any estimate that forgets; [`super::Rtt::min`] does not forget.
 
 use units::{Duration, Instant};
 

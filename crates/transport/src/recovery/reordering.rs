@@ -1,4 +1,4 @@
-//! Thresholds of reordering after which a packet counts as lost, learnt from spurious losses.
+//! Reordering thresholds of loss detection, adapted by spurious losses.
 
 use units::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The round-trip time of a path: latest, smoothed, its variation and the minimum (RFC 9002 §5).
+//! RTT of a path: latest, smoothed, variation and minimum (RFC 9002 §5).
 
 use units::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Recovery as a whole: packets go out, acknowledgements come back, time passes.
+//! Recovery as a whole: sent packets, acknowledgements, time.
 
 mod against_model;
 mod memory;

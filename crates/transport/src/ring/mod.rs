@@ -1,10 +1,9 @@
-//! The key ring: what servers share so that each of them accepts what the others have handed out.
+//! Key ring: secrets with which servers accept each other's tickets and tokens.
 //!
-//! A ring is a list of secrets, each with a number and a time in which it holds. From each secret follow, by HKDF and one
-//! label per purpose, the keys of session tickets, Retry tokens, NEW_TOKEN tokens, stateless resets and encrypted
-//! connection IDs. What is sealed names the number of its secret: the newest secret seals, all that still hold open. So a
-//! ring is rotated without losing anything: add a secret to all machines, and take the old one out when what it sealed has
-//! expired.
+//! A ring is a list of secrets, each with a number and a period of validity. HKDF derives from each secret, with one label per purpose, the
+//! keys of session tickets, Retry tokens, NEW_TOKEN tokens, stateless resets and encrypted connection IDs. Sealed data names the number of
+//! its secret. The newest secret seals; all valid secrets open. So a ring is rotated without losing anything: add a secret on all machines,
+//! and remove the old one when everything that it sealed has expired.
 
 mod strike;
 mod text;

@@ -1,8 +1,8 @@
-//! Strike register: single-use tickets and tokens that were used.
+//! Strike register: used single-use tickets and tokens.
 //!
-//! Early data can be replayed by anyone who saw it (RFC 8446 §8). A ticket is accepted for early data once within a window;
-//! the register is what remembers. Servers that share a ring have to share a register too, or each of them accepts a
-//! replay once; what is not in this process is behind the trait.
+//! Anyone who saw early data can replay it (RFC 8446 §8). A ticket is accepted for early data once within a window, and the register stores
+//! this. Servers with a common ring need a common register, otherwise each of them accepts a replay once. Registers outside of this process
+//! implement the trait.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,4 @@
-//! A ring as text, for a file that machines share: one key per line.
+//! Text form of a ring, for a file that machines share: one key per line.
 //!
 //! ```text
 //! # number, secret in hexadecimal, and optionally when it begins and ends, in Unix seconds

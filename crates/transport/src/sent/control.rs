@@ -1,7 +1,7 @@
-//! The table of control frames. A row names the record that the ledger keeps of a frame, the source that sends it, and the
-//! command of the connection that obeys the peer's.
+//! Table of control frames. A row names the record that the ledger keeps of a frame, its source, and the command that processes the peer's
+//! frame.
 //!
-//! CONTRIBUTING.md says how a frame is added.
+//! CONTRIBUTING.md has the steps to add a frame.
 
 /// Passes the rows of the table, in the order in which the frames are written, to the macro `$to`, behind `$args`.
 ///

@@ -1,7 +1,7 @@
-//! Packets that were declared lost and may still turn out to have arrived.
+//! Packets declared lost whose acknowledgement may still arrive.
 //!
-//! They leave the ledger's ring at once, so that one loss does not hold up the memory of a whole window behind it; what is
-//! needed to recognise a late acknowledgement stays here, for a bounded time and in bounded number.
+//! They leave the ledger's ring at once, so that one loss does not hold the memory of a whole window. The data that is needed to recognize
+//! a late acknowledgement stays here, for a bounded time and in bounded number.
 
 use std::collections::{VecDeque, vec_deque};
 

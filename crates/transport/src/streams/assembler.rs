@@ -1,12 +1,11 @@
-//! Data that arrived on a stream and was not read by the application.
+//! Received stream data that the application has not read.
 //!
-//! In order, the packets' own buffers are queued, without copy and without allocation. Ahead of a hole they wait in a
-//! map. Each byte is kept once, whatever overlaps.
+//! Data in order is a queue of the packets' own buffers, without copy and without allocation. Data ahead of a hole waits in a map. Each
+//! byte is kept once, whatever overlaps.
 //!
-//! A slice of a packet pins the whole buffer that was received with it, tens of kilobytes. The application usually reads
-//! at once, so slices are fine while they are few or fill the buffers that they pin ([`Pins`]). Other data is copied into
-//! blocks that grow with their content. Blocks of neighbours ahead of a hole are merged from time to time, and the number of
-//! holes has a limit.
+//! A slice of a packet pins the whole buffer that was received with it, tens of kilobytes. The application usually reads at once, so slices
+//! are acceptable while they are few or fill their buffers ([`Pins`]). Other data is copied into blocks that grow with their content.
+//! Adjacent blocks ahead of a hole are merged from time to time, and the number of holes has a limit.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Data that the peer still owes, by which a silence is judged.
+//! Data that the peer still owes, which decides whether silence matters.
 
 use wire::Dir;
 

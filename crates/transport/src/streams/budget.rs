@@ -1,13 +1,12 @@
-//! The connection's send buffer: how much the application may write ahead, and who writes next when it is full.
+//! Send buffer of a connection: limit on data written ahead, and the order of writers when it is full.
 //!
-//! The limit holds for all streams together, unacknowledged and unsent bytes alike. It follows the path: when more than
-//! half of it is in flight, it grows to twice what is in flight, up to a maximum; so a long fat path is filled without a
-//! setting, and a slow one does not buffer seconds of data.
+//! The limit covers all streams together, unacknowledged and unsent bytes. It follows the path: when more than half of it is in flight, it
+//! grows to twice the bytes in flight, up to a maximum. So a long fat path is filled without a setting, and a slow path does not buffer
+//! seconds of data.
 //!
-//! Nobody starves: while streams wait, or were just told that they can write, each of them may hold its share of the limit
-//! and no more. And whatever the others hold, for example behind a flow control limit that the peer never raises, each
-//! stream may hold a small amount of its own, so that a stream that waits always has data under way whose
-//! acknowledgement wakes it.
+//! No stream starves. While streams wait, or were just woken to write, each of them may hold its share of the limit and no more. Each
+//! stream may hold a small amount of its own in any case, for example while others wait for flow control credit that the peer never grants.
+//! So a waiting stream always has data in flight whose acknowledgement wakes it.
 
 use super::{
     slab::{Queue, Slab, Slot, WRITERS},

@@ -1,8 +1,7 @@
-//! Data that an application wrote to a stream and the peer has not acknowledged: the application's own buffers, in order, not
-//! copied.
+//! Written stream data that the peer has not acknowledged: the application's own buffers, in order, not copied.
 //!
-//! Acknowledgements arrive in the order of sending nearly always, so the buffer is a queue whose front is released; what
-//! is acknowledged behind a hole is a set of ranges, empty without loss.
+//! Acknowledgements nearly always arrive in the order of sending, so the buffer is a queue whose front is released. Data acknowledged
+//! behind a hole is a set of ranges, empty without loss.
 
 use bytes::Bytes;
 use wire::Writer;

@@ -1,4 +1,4 @@
-//! Streams while only early data can be sent: what the application has not named for it waits.
+//! Streams while only early data can be sent: data that the application has not named for early data waits.
 
 use wire::StreamId;
 

@@ -1,10 +1,10 @@
-//! Flow control: what may be sent, what may be received, and how the receive windows tune themselves.
+//! Flow control: send credit, receive credit, and tuning of the receive windows.
 //!
-//! The window starts small, because it is memory that every peer can claim, and grows to a multiple of what the application
-//! consumes within a round trip. That of the connection to four times: twice, because credit is announced when half of the
-//! window is used and travels half of a round trip, and twice again, because a sender in slow start doubles from one round
-//! trip to the next. Growth is decided when data arrives, by the time of arrivals: an application that reads seldom, and
-//! then much, does not make it grow.
+//! The window starts small, because it is memory that every peer can claim. It grows to a multiple of the data that the application
+//! consumes within a round trip. The window of the connection grows to four times that amount: twice, because credit is sent when half of
+//! the window is used and takes half of a round trip; and twice again, because a sender in slow start doubles from one round trip to the
+//! next. Growth is decided when data arrives, by the time of arrival. So an application that reads rarely, and then much, does not make it
+//! grow.
 
 use units::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Effects of the peer's frames on streams. Every error closes the connection.
+//! Processing of the peer's frames about streams. Every error closes the connection.
 
 use bytes::Bytes;
 use wire::{Dir, StreamId, frame_type};

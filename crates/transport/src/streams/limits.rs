@@ -1,4 +1,4 @@
-//! Limits on the number of streams (RFC 9000 §4.6): those we open, and those the peer opens.
+//! Limits on the number of streams (RFC 9000 §4.6), for both initiators.
 
 /// Streams of one direction that we open.
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! Contents of a packet: control frames first, because others wait for them, then data.
+//! Content of a packet: control frames first, because other streams may depend on them, then data.
 
 use wire::{Dir, Frame, Writer};
 

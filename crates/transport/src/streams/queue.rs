@@ -1,7 +1,7 @@
-//! A queue whose first element lies in the queue itself.
+//! A queue whose first element is stored inline.
 //!
-//! Most streams carry one small message each way, which is one write and one arrival. A `VecDeque` allocates room for four
-//! with the first push, and gives it back when the stream ends; that was a tenth of the instructions of a small request.
+//! Most streams carry one small message in each direction, which is one write and one arrival. A `VecDeque` allocates room for four
+//! elements with the first push, and frees it at the end of the stream; that was a tenth of the instructions of a small request.
 
 use std::{
     collections::VecDeque,

@@ -1,7 +1,6 @@
-//! A set of byte ranges, for the two places where a stream is not a prefix: what was acknowledged or received ahead of
-//! a hole, and what was lost.
+//! A set of byte ranges, for data that is not a prefix of the stream: acknowledged or received ahead of a hole, or lost.
 //!
-//! Both grow at the end nearly always, so that is the case that costs nothing; everything else is a binary search.
+//! Sets nearly always grow at their end, which takes constant time. Everything else is a binary search.
 
 use std::collections::VecDeque;
 

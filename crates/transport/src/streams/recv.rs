@@ -1,4 +1,4 @@
-//! The receiving part of a stream (RFC 9000 §3.2): states, final size, and what is checked before data is taken.
+//! Receiving part of a stream (RFC 9000 §3.2): states, final size, and checks on received data.
 
 use std::borrow::Cow;
 

@@ -1,8 +1,8 @@
 //! Scheduling of streams (RFC 9218 §10).
 //!
-//! By urgency first. Within one urgency, data that has to be sent again goes before new data (RFC 9000 §13.3); new data of
-//! non-incremental streams goes in the order of stream IDs, incremental streams take turns, and the two kinds take turns
-//! with each other, so that neither starves the other.
+//! By urgency first. Within one urgency, retransmissions are sent before new data (RFC 9000 §13.3). New data of non-incremental streams is
+//! sent in the order of stream IDs, incremental streams take turns, and the two kinds take turns with each other, so that neither starves
+//! the other.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The sending part of a stream (RFC 9000 §3.1): what goes out next, what has to go out again, when it is over.
+//! Sending part of a stream (RFC 9000 §3.1): next data to send, data to retransmit, and the end.
 
 use wire::{Frame, StreamFrame, StreamId, Writer};
 

@@ -1,8 +1,7 @@
 //! Storage of the streams: a dense array of slots, a map from IDs to slots, and lists that run through the slots.
 //!
-//! Everything that walks over streams walks over a list of exactly those that need it, so that a thousand idle streams
-//! cost nothing but their memory. The lists are threaded through the slots themselves: joining and leaving is a few
-//! writes, without allocation, and a stream that goes away leaves no stale entry behind.
+//! Every iteration is over a list of exactly the streams that need it, so a thousand idle streams cost only their memory. The lists are
+//! threaded through the slots: joining and leaving is a few writes, without allocation, and a removed stream leaves no stale entry.
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,4 @@
-//! Verdicts on the frames that were sent.
+//! Fate of sent frames.
 
 use wire::{Side, StreamId};
 

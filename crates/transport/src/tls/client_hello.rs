@@ -1,6 +1,6 @@
-//! Reads from a ClientHello what a server may want to know before it chooses a configuration.
+//! Reads those parts of a ClientHello by which a server chooses a configuration.
 //!
-//! It checks only what it needs; the backend that gets the same bytes afterwards checks everything.
+//! It checks only these parts; the backend checks everything in the same bytes afterwards.
 
 use wire::{Reader, Truncated};
 

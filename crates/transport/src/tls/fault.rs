@@ -1,4 +1,4 @@
-//! Causes of failed handshakes: what a caller can tell apart beside the code for the peer and the words of the TLS library.
+//! Causes of failed handshakes, which callers can distinguish beside the error code and the message of the TLS library.
 
 use super::alert;
 use crate::error::Code;

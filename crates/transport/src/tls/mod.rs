@@ -1,12 +1,10 @@
-//! The seam between the transport and TLS (RFC 9001 §4).
+//! Interface between the transport and TLS (RFC 9001 §4).
 //!
-//! The transport carries the bytes of the handshake and protects packets; a [`Session`] speaks TLS. It hands out traffic
-//! *secrets*, not keys, so that a backend needs to know nothing of packets, and it may answer *pending* wherever a
-//! server's answer can depend on something outside of the process.
+//! The transport carries handshake bytes and protects packets; a [`Session`] does TLS. The session provides traffic *secrets*, not keys, so
+//! a backend does not need to know packets. It may return *pending* wherever a server's answer can depend on an external service.
 //!
-//! Backends: [`rustls_backend`]; with the feature `boringssl` also `boring_backend`, whose tickets can be written to a file
-//! and whose servers can wait for signatures. `testing` has a backend
-//! without cryptography, and one that delays another.
+//! Backends: [`rustls_backend`]; with the feature `boringssl` also `boring_backend`, whose tickets can be written to a file and whose
+//! servers can wait for signatures. `testing` has a backend without cryptography, and one that delays another.
 
 #[macro_use]
 mod server_settings;

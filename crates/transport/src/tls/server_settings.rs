@@ -1,4 +1,4 @@
-//! Settings of a server about tickets and early data, which both libraries' builders have.
+//! Server settings for tickets and early data that both libraries' builders have.
 
 /// Methods of a builder with `common`, `tickets` and `settings`.
 macro_rules! server_settings {

@@ -1,8 +1,7 @@
-//! Store of the tickets that servers gave a client.
+//! Client's store of tickets.
 //!
-//! A ticket belongs to the TLS backend that received it; the store knows only for which server it is. rustls keeps parts of
-//! a session to itself, so its tickets live as long as the process; those of a backend that can say everything in bytes may
-//! be kept in a file and used by another process.
+//! A ticket belongs to the TLS backend that received it; the store knows only its server. rustls keeps parts of a session private, so its
+//! tickets live as long as the process. Tickets of a backend that can serialize sessions may be kept in a file and used by another process.
 
 use std::{
     any::Any,

@@ -1,4 +1,4 @@
-//! Competitive mode: others keep the queue filled, so the window is CUBIC's, until the queue is seen empty.
+//! Competitive mode: other flows keep the queue filled, so the window is CUBIC's until the queue is empty.
 
 use units::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Evidence that others keep the queue filled: a delay above the target that stays although this flow reacts to it.
+//! Evidence that other flows keep the queue filled: a delay above the target that stays although this flow reduces its window.
 
 use super::rounds::Round;
 

@@ -1,20 +1,20 @@
-//! `auto`: a controller for every path. A short queue where the path allows it, CUBIC where others fill the queue, and no
-//! reaction to loss that sending less would not make rarer.
+//! `auto`: a controller for every path. It keeps a short queue where the path allows it, uses CUBIC where other flows fill the queue, and
+//! does not react to loss that a lower rate would not reduce.
 //!
 //! | state | window | file |
 //! |---|---|---|
 //! | `startup` | doubles per round trip until delay, delivery rate or loss shows the end of the path | `startup` |
 //! | `delay` | aims at a queueing delay of a few milliseconds | `delay` |
 //! | `probe_rtt` | halved for four round trips, to see whether other flows fill the queue | `probe_rtt` |
-//! | `probe_loss` | at 70 %: does the loss go away? | `probe_loss` |
+//! | `probe_loss` | at 70 %, to see whether the loss disappears | `probe_loss` |
 //! | `competitive` | CUBIC's, because the queue did not empty when this flow left it | `competitive` |
 //!
-//! Evidence decides each change. A queue that stays while this flow sends half as much is somebody else's: then a delay-based
-//! window starves, and CUBIC competes. Loss that stays while less is sent is not congestion; loss that goes was a buffer or a
-//! policer. Competitive mode is left when the queue is seen empty.
+//! Evidence decides each change. A queue that stays while this flow sends half as much is that of other flows: a delay-based window would
+//! starve, so CUBIC competes. Loss that stays at a lower rate is not congestion. Loss that disappears was caused by a buffer or a policer.
+//! Competitive mode ends when the queue is empty.
 //!
-//! Times are seconds and windows bytes in floating point: only the four basic operations and square roots, so that the results
-//! are the same bits on every machine.
+//! Times are seconds and windows bytes in floating point. Only the four basic operations and square roots are used, so the results are
+//! bit-identical on every machine.
 
 use units::{Bitrate, Instant};
 

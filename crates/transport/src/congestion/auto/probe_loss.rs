@@ -1,9 +1,9 @@
-//! Experiment on the cause of losses: does sending less make them rarer?
+//! Experiment on the cause of losses: does a lower rate reduce them?
 //!
-//! First losses are counted with 70 % of the window. None: a buffer or a policer overflowed. Otherwise they are counted with
-//! the whole window as well, because the count that raised the alarm was chosen by chance. Loss that stays is not
-//! congestion. Several flows at one policer lower the load by a part of 30 % only, so that a small difference counts if there
-//! are enough packets to see it.
+//! First, losses are counted with 70 % of the window. Without losses, a buffer or a policer had overflowed. Otherwise losses are also
+//! counted with the whole window, because the count that started the experiment was selected by chance. Loss that stays is not congestion.
+//! Several flows at one policer reduce the load only by a part of 30 %, so a small difference counts if there are enough packets to detect
+//! it.
 
 use super::random_loss::{Count, RandomLoss};
 

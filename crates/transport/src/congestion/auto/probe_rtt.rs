@@ -1,7 +1,7 @@
-//! Probe of the queue: the flow halves its window for three round trips and sees whether the queue empties.
+//! Probe of the queue: the flow halves its window for three round trips and observes whether the queue empties.
 //!
-//! An empty queue shows the propagation delay anew, and that nobody else fills the queue. All flows of a bottleneck see the
-//! lowest delay at the same moment, so that the probes that follow it by a fixed time fall together and find the queue empty.
+//! An empty queue gives a new sample of the propagation delay, and shows that no other flow fills the queue. All flows of a bottleneck see
+//! the lowest delay at the same moment. Their probes follow it by a fixed time, so they coincide and find the queue empty.
 
 use units::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! Share of packets that the path loses whatever the load, and loss beyond it.
 //!
-//! One lost packet does not tell whether loss is congestion. An experiment does (`probe_loss`): it sets the share. Between
-//! experiments the share follows what is seen, and loss that chance does not explain is reported as excess.
+//! One lost packet does not tell whether loss is congestion. An experiment (`probe_loss`) does, and sets the share. Between experiments the
+//! share follows observed loss. Loss that chance does not explain is reported as excess.
 
 /// The largest share that is taken for random.
 const LARGEST_SHARE: f64 = 0.15;

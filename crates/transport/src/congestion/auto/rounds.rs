@@ -1,4 +1,4 @@
-//! Packet-timed round trips: queueing delay, delivery rate and losses of each, and the propagation delay below them.
+//! Packet-timed round trips: queueing delay, delivery rate and losses of each, and the propagation delay.
 
 use units::{Duration, Instant};
 

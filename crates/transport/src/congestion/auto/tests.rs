@@ -1,4 +1,4 @@
-//! The controller over a toy path: one round trip at a time, with a queue, others' queue, and a law of loss.
+//! The controller on a toy path: one round trip at a time, with a queue, the queue of other flows, and a loss model.
 
 use units::Duration;
 

@@ -1,5 +1,5 @@
-//! Aggregation of acknowledgements on the return path or at the peer: bytes acknowledged at a time beyond what the bandwidth
-//! explains (draft "BBR.extra_acked").
+//! Aggregation of acknowledgements on the return path or at the peer: bytes acknowledged at once beyond the estimated bandwidth (draft
+//! "BBR.extra_acked").
 
 use units::Instant;
 

@@ -1,8 +1,8 @@
-//! Bounds of rate and flight that congestion sets: for the present cycle (short-term) and for all cycles (long-term) (draft
-//! "Updating the Model Upon Packet Loss").
+//! Bounds of rate and bytes in flight set by congestion: short-term for the present cycle, long-term for all cycles (draft "Updating the
+//! Model Upon Packet Loss").
 //!
-//! A mark of congestion (ECN-CE) counts as the loss of the packet that bears it, except that nothing has to be sent
-//! again: RFC 9002 §7.1 asks for the same answer to both, and the draft says nothing of marks.
+//! An ECN-CE mark counts as the loss of its packet, without a retransmission: RFC 9002 §7.1 requires the same reaction to both, and the
+//! draft does not mention marks.
 
 use super::tuning::{BETA, LOSS_THRESHOLD};
 use super::{Bbr, Sample, State};

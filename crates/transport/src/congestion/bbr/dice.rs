@@ -1,4 +1,4 @@
-//! The few random choices of a controller, from the connection's seed.
+//! Random choices of a controller, from the connection's seed.
 
 use rand_core::RngCore;
 use units::Seed;

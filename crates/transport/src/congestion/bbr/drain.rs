@@ -1,4 +1,4 @@
-//! Drain: gets rid of the queue that Startup has built (draft "Drain").
+//! Drain: empties the queue that Startup has built (draft "Drain").
 
 use super::{Bbr, Sample, State};
 

@@ -1,5 +1,5 @@
-//! Detection of the bandwidth plateau, from which on faster sending delivers no more (draft "Exiting Acceleration Based on
-//! Bandwidth Plateau").
+//! Detection of the bandwidth plateau, above which a higher rate delivers no more (draft "Exiting Acceleration Based on Bandwidth
+//! Plateau").
 
 /// Rounds without growth that prove a plateau.
 const ROUNDS: u32 = 3;

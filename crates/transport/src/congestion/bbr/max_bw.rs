@@ -1,5 +1,5 @@
-//! The bandwidth of the path: the largest delivery rate of this and the last cycle of probing
-//! (draft "BBR.max_bw: Estimated Maximum Bandwidth").
+//! Bandwidth of the path: the largest delivery rate of this and the last cycle of probing (draft "BBR.max_bw: Estimated Maximum
+//! Bandwidth").
 
 /// Owns the filter. Rates are bits per second.
 #[derive(Clone, Debug, Default)]

@@ -1,5 +1,5 @@
-//! The propagation delay of the path, and when it has to be measured again (draft "BBR.min_rtt: Estimated Minimum
-//! Round-Trip Time", "ProbeRTT Logic").
+//! Propagation delay of the path, and the time of its next measurement (draft "BBR.min_rtt: Estimated Minimum Round-Trip Time", "ProbeRTT
+//! Logic").
 
 use units::{Duration, Instant};
 

@@ -1,14 +1,13 @@
-//! BBRv3, after draft-ietf-ccwg-bbr (the working group's text of 3 August 2026, which follows version -06), and BBRv2
-//! beside it, which differs in constants (`tuning`); `v1` is the first version on the same estimators.
+//! BBRv3, after draft-ietf-ccwg-bbr (the working group's text of 3 August 2026, which follows version -06), and BBRv2, which differs in
+//! constants (`tuning`). `v1` is the first version on the same estimators.
 //!
-//! BBR measures what the path delivers and how long it takes, and keeps as much in flight as the product of the two.
-//! Each estimator and each state has a file; names in capitals in comments are the draft's functions. In the order in
-//! which an acknowledgement meets them: rounds, the bandwidth (`max_bw`), congestion (`bounds`), `aggregation`,
-//! the search for the plateau (`full_pipe`), the states (`startup`, `drain`, `probe_bw`, `probe_rtt` with
-//! `min_rtt`), and at last what follows for the sender (`output`).
+//! BBR measures bandwidth and propagation delay of the path, and keeps their product in flight. Each estimator and each state has a file;
+//! names in capitals in comments are the draft's functions. In the order in which an acknowledgement meets them: rounds, the bandwidth
+//! (`max_bw`), congestion (`bounds`), `aggregation`, detection of the plateau (`full_pipe`), the states (`startup`, `drain`, `probe_bw`,
+//! `probe_rtt` with `min_rtt`), and the resulting control parameters (`output`).
 //!
-//! Rates are bits per second, volumes bytes, times nanoseconds, gains per cent: all integers, so that a run repeats bit
-//! for bit, and without a division whose divisor is not a constant.
+//! Rates are bits per second, volumes bytes, times nanoseconds, gains per cent. All are integers, and divisors are constants, so a run
+//! repeats bit for bit.
 
 mod aggregation;
 mod bounds;

@@ -1,4 +1,4 @@
-//! Model of the path: bandwidth, delay and their product, and the flight that they allow.
+//! Model of the path: bandwidth, delay, their product, and the resulting bytes in flight.
 
 use super::super::rate::mul_div;
 use super::tuning::{MIN_PIPE_PACKETS, UNITY};

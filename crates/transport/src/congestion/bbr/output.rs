@@ -1,4 +1,4 @@
-//! From the model to what the sender does: pacing rate, send quantum, window (draft "Updating Control Parameters").
+//! Control parameters from the model: pacing rate, send quantum, window (draft "Updating Control Parameters").
 
 use units::{Bitrate, Duration, Instant};
 

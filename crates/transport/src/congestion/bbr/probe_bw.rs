@@ -1,4 +1,4 @@
-//! ProbeBW: leaves room, holds the rate, fills the pipe and tries for more, in turn (draft "ProbeBW").
+//! ProbeBW: cycle of leaving headroom, cruising, refilling the pipe and probing for more bandwidth (draft "ProbeBW").
 
 use units::{Duration, Instant};
 

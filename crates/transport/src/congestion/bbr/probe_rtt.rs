@@ -1,5 +1,4 @@
-//! ProbeRTT: every now and then the flight is halved, so that the queue empties and the propagation delay shows
-//! (draft "ProbeRTT").
+//! ProbeRTT: periodic reduction of the bytes in flight to half, which empties the queue and shows the propagation delay (draft "ProbeRTT").
 
 use units::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Loss recovery as far as the model has to know of it, and the way back when a loss turns out to be none
-//! (draft "Updating the Model Upon Detecting a Spurious Loss Recovery", "Modulating cwnd in Loss Recovery").
+//! Effects of loss recovery on the model, and their reversal after a spurious loss (draft "Updating the Model Upon Detecting a Spurious
+//! Loss Recovery", "Modulating cwnd in Loss Recovery").
 
 use units::Instant;
 

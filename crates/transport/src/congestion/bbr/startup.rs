@@ -1,4 +1,4 @@
-//! Startup: twice the rate in each round, until it brings nothing more (draft "Startup").
+//! Startup: twice the rate in each round, until delivery stops growing (draft "Startup").
 
 use super::tuning::UNITY;
 use super::{Bbr, Sample, State};

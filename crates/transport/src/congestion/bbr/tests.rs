@@ -1,4 +1,4 @@
-//! The controller as a whole, fed by hand: what no single estimator shows.
+//! The controller as a whole with hand-made samples, for properties that no single estimator shows.
 
 use units::{Duration, Instant, Seed};
 

@@ -1,6 +1,6 @@
-//! Differences of the versions that share the state machine: gains and thresholds, as data.
+//! Parameters of the versions that share the state machine: gains and thresholds, as data.
 //!
-//! Gains are per cent, so that applying one is a multiplication and a division by a constant.
+//! Gains are per cent: applying one is a multiplication and a division by a constant.
 
 /// A gain of one.
 pub(super) const UNITY: u64 = 100;

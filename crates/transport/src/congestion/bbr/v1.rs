@@ -1,9 +1,8 @@
-//! BBRv1, as draft-cardwell-iccrg-bbr-congestion-control-00 describes it: the first version, which takes the largest
-//! delivery rate of the last ten rounds for the path's and does not mind losses.
+//! BBRv1, as described by draft-cardwell-iccrg-bbr-congestion-control-00. The first version takes the largest delivery rate of the last ten
+//! rounds as the bandwidth, and ignores losses.
 //!
-//! It is here to be compared with. Its pacing cycle sends a quarter more for one round in eight, so that it holds its rate
-//! against every loss below 1 - 1 / 1.25 = 20 %, and keeps queues full that are shorter than one and a half
-//! bandwidth-delay products.
+//! It serves comparisons. Its pacing cycle sends a quarter more for one round in eight. So it keeps its rate under every loss below 1 - 1 /
+//! 1.25 = 20 %, and keeps queues full that are shorter than one and a half bandwidth-delay products.
 
 use units::{Bitrate, Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Random histories, judged by the ledger and by a slow, literal reading of RFC 9002 appendix A.
+//! Random histories, compared between the ledger and a slow, literal implementation of RFC 9002 appendix A.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Frames of a peer that does not keep the rules, and peers that keep them and mean harm.
+//! Frames of a peer that violates the protocol, and of a peer that conforms to it with hostile intent.
 
 use bytes::Bytes;
 use wire::{Dir, Side, StreamId, TransportParameters};

@@ -1,4 +1,4 @@
-//! Flow control over a path with a delay: windows and buffers that must not be what limits.
+//! Flow control over a path with delay: windows and buffers must not be the limit.
 
 use bytes::Bytes;
 use std::collections::VecDeque;

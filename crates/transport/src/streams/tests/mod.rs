@@ -1,4 +1,4 @@
-//! Tests of streams as a whole: two ends, connected at the level of frames.
+//! Tests of streams as a whole: two endpoints, connected at the level of frames.
 
 mod attack;
 mod behaviour;

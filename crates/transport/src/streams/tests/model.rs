@@ -1,5 +1,5 @@
-//! Random actions of both applications and of the network between them, against a reference: what was written is what is
-//! read, once, and in the end nothing is left.
+//! Random actions of both applications and of the network, compared with a reference: written data is read once, and no state remains at
+//! the end.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Two ends and the packets between them. What happens to a packet, and when, is up to the test.
+//! Two endpoints and the packets between them. The test decides on the fate and the time of each packet.
 
 use bytes::Bytes;
 use wire::{Frame, Frames, Side, TransportParameters, Writer};

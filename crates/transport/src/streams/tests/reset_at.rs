@@ -1,4 +1,4 @@
-//! Streams that are reset behind a reliable size, between two ends of ours (draft-ietf-quic-reliable-stream-reset).
+//! Streams reset after a reliable size, between two of our endpoints (draft-ietf-quic-reliable-stream-reset).
 
 use bytes::Bytes;
 use wire::{Dir, Frame, Frames, Side, StreamId, TransportParameters, Writer};

@@ -1,4 +1,4 @@
-//! RESET_STREAM_AT frames of any peer: what is read, what is credited, what is an error (draft-ietf-quic-reliable-stream-reset).
+//! RESET_STREAM_AT frames of any peer: data read, credit, errors (draft-ietf-quic-reliable-stream-reset).
 
 use bytes::Bytes;
 use wire::{Dir, Side, StreamId, frame_type};

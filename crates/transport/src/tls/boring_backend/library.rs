@@ -1,8 +1,7 @@
-//! The calls into BoringSSL that its Rust crate does not offer, and the calls back. Everything unsafe of this backend is here;
-//! what is offered to the other files is safe.
+//! Calls into BoringSSL that its Rust crate does not offer, and callbacks. This file has all unsafe code of the backend, behind a safe
+//! interface.
 //!
-//! BoringSSL calls back only from within a call made here, on the same thread. What the callbacks need hangs on the session
-//! ([`Shared`]).
+//! BoringSSL calls back only from within a call made here, on the same thread. The session holds the state of the callbacks ([`Shared`]).
 
 // SAFETY of every call with a pointer out of `Ssl` or `SslContextBuilder`: both own a live object of the library, and `&mut`
 // says that nobody else is inside of it. Slices live for the call, and BoringSSL copies what it keeps.

@@ -1,4 +1,4 @@
-//! A private key that is elsewhere.
+//! External private key.
 
 use std::task::Waker;
 

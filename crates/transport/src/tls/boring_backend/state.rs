@@ -1,4 +1,4 @@
-//! State that a session shares with the callbacks of BoringSSL: events, and what tickets need.
+//! State that a session shares with the callbacks of BoringSSL: events and ticket data.
 
 use std::{
     collections::VecDeque,

@@ -1,4 +1,4 @@
-//! A client's ticket as bytes: what BoringSSL keeps of a session, and what QUIC has to remember beside it.
+//! Bytes of a client's ticket: BoringSSL's session, and the state that QUIC remembers with it.
 
 use wire::Reader;
 

@@ -1,5 +1,5 @@
-//! In front of a server's rustls session: nothing of the ClientHello reaches it before it is complete and it is decided
-//! whether early data may be accepted, because rustls cannot wait and does not ask.
+//! Gate in front of a server's rustls session, which cannot wait and does not ask. The session receives the ClientHello only when it is
+//! complete, and when the decision on early data is made.
 
 use std::{sync::Arc, task::Waker};
 

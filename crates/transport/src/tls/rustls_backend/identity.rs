@@ -1,4 +1,4 @@
-//! Certificates and keys as the user has them, and what can be wrong with a configuration.
+//! Certificates and keys in the user's formats, and errors of a configuration.
 
 use std::fmt;
 

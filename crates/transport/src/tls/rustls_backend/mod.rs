@@ -1,4 +1,4 @@
-//! The backend on rustls: its QUIC sessions behind [`Session`].
+//! Backend on rustls: its QUIC sessions behind [`Session`].
 
 mod config;
 pub(in crate::tls) mod gate;

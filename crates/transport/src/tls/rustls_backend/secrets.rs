@@ -1,8 +1,8 @@
 //! Export of traffic secrets from rustls.
 //!
-//! rustls hands QUIC finished keys, never the secrets they come from. Its key log interface, though, is told each secret
-//! in the very call that derives it. So every configuration carries a key log of ours, which puts secrets into a slot of
-//! the calling thread while a session is inside rustls; nothing is shared between threads or connections.
+//! rustls gives QUIC finished keys, never their secrets. But it passes each secret to its key log interface, in the call that derives it.
+//! So every configuration has a key log of ours, which stores secrets in a thread-local slot while a session is inside rustls. Nothing is
+//! shared between threads or connections.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -1,7 +1,6 @@
-//! Remainder of a server's session after its handshake: answers to questions, and the exporter.
+//! Remainder of a server's session after its handshake: results, and the exporter.
 //!
-//! A server has nothing to do for TLS after its tickets are written, and rustls' session is several times larger than
-//! what can still be asked of it.
+//! A server has no work for TLS after it has written its tickets, and rustls' session is several times larger than this remainder.
 
 use super::{Connection, RustlsSession};
 use crate::crypto::{CipherSuite, Secret, export};

@@ -1,4 +1,4 @@
-//! A client's [`TicketStore`] in the form that rustls asks for.
+//! A client's [`TicketStore`] in the form of rustls' interface.
 
 use std::{
     collections::BTreeMap,

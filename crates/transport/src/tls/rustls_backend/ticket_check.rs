@@ -1,6 +1,6 @@
-//! A client's look at the tickets that it is given, before rustls takes them.
+//! Check of received tickets at a client, before rustls processes them.
 //!
-//! rustls takes a ticket whose early data has the size 0 for one without early data, and has another error for other sizes.
+//! rustls treats a ticket whose early data has the size 0 as one without early data, and reports another error for other sizes.
 
 use wire::Reader;
 

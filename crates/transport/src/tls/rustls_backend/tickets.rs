@@ -1,14 +1,13 @@
-//! Stateless tickets of a server, and whether early data with one of them is accepted.
+//! Stateless tickets of a server, and the acceptance of early data.
 //!
-//! rustls accepts early data only when its sessions are kept by the server: then its ticket is a random name under which
-//! the session was put into a store, and the store decides how often it is found. A NewSessionTicket message is in no
-//! transcript and no key follows from the name in it (RFC 8446 §4.6.1: only from its nonce), so the name may be changed on
-//! the way out: it is replaced by the session itself, sealed with a key of the [`KeyRing`]. The client sends back what it
-//! got, the binder in its ClientHello covers exactly these bytes, and rustls asks the store for them, which opens them
-//! again. So nothing is kept, and every machine that shares the ring can resume.
+//! rustls accepts early data only with stateful sessions: its ticket is then a random name under which the session is in a store, and the
+//! store decides how often the session is found. A NewSessionTicket message is in no transcript, and no key depends on the name in it (RFC
+//! 8446 §4.6.1: only on its nonce). So the name may be changed on the way out: we replace it by the session itself, sealed with a key of
+//! the [`KeyRing`]. The client returns these bytes, the binder in its ClientHello covers exactly these bytes, and rustls asks the store for
+//! them, which opens them again. So nothing is stored, and every machine with the ring can resume.
 //!
-//! What is lost by that is that a session is found once only. For early data a [`StrikeRegister`] takes its place, which is
-//! asked before rustls sees the ClientHello, and may keep the client waiting.
+//! The store would also have made each session usable once only. For early data a [`StrikeRegister`] does this. It is asked before rustls
+//! sees the ClientHello, and the client may have to wait for its answer.
 
 use std::{
     sync::{

@@ -1,4 +1,4 @@
-//! Certificates judged by other means than a chain to a root: a fingerprint, or none at all.
+//! Verification of certificates without a chain to a root: by a fingerprint, or not at all.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Sessions that wait where they are told to, in front of any backend.
+//! Sessions that wait at chosen points, in front of any backend.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

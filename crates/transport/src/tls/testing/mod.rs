@@ -1,7 +1,7 @@
-//! Second implementations of the seam, for tests of everything above it.
+//! Other implementations of the TLS interface, for tests.
 //!
-//! [`Toy`] is a handshake without cryptography: messages of given sizes, secrets that everyone knows. [`Delayed`] makes
-//! the sessions of any configuration wait at chosen points. Neither must ever meet a network.
+//! [`Toy`] is a handshake without cryptography: messages of given sizes, publicly known secrets. [`Delayed`] makes the sessions of any
+//! configuration wait at chosen points. Neither must ever be used on a network.
 
 mod delayed;
 mod toy;

@@ -1,8 +1,8 @@
 //! A deterministic handshake without cryptography.
 //!
-//! The flights have the shape of TLS 1.3: ClientHello; ServerHello at Initial, one flight at Handshake; the client's
-//! Finished; a ticket. A message is a type, a length of three bytes, and a body: the transport parameters and the
-//! protocol where they belong, then zeros up to the wanted size.
+//! The flights have the shape of TLS 1.3: ClientHello; ServerHello at Initial, one flight at Handshake; the client's Finished; a ticket. A
+//! message is a type, a length of three bytes, and a body: transport parameters and protocol name where they belong, then zeros up to the
+//! wanted size.
 
 use std::collections::VecDeque;
 
