@@ -1,4 +1,4 @@
-//! Activity of a tunnel: the time of the last bytes carried, and the wait for a silence.
+//! Activity of a tunnel: the time of the last bytes, and the wait for silence.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},

@@ -1,6 +1,6 @@
 //! Operator interface of a running gateway: a Unix socket that takes a word on a line and answers with a line of JSON.
 //!
-//! Only the user that the gateway runs as, and root, are heard: the socket's mode says so, and the kernel is asked who is there.
+//! Only the gateway's user and root may use it: the mode of the socket and the kernel's peer credentials enforce this.
 
 use std::{
     io::{self, BufRead, BufReader, Write},

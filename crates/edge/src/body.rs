@@ -1,4 +1,4 @@
-//! Bodies on their way through: one type for all that come in, one for all that go out.
+//! Forwarded bodies: one type for received bodies, one for sent bodies.
 
 use std::{
     future::Future,

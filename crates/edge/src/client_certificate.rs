@@ -1,7 +1,7 @@
-//! Certificates of clients (mutual TLS): who is let in, and what back ends learn of it.
+//! Client certificates (mutual TLS): verification, and the fields for back ends.
 //!
-//! TLS verifies a certificate in a full handshake. A resumed session brings the certificate of an earlier one, which is verified again here:
-//! it may have expired since.
+//! TLS verifies a certificate in a full handshake. A resumed session has the certificate of an earlier handshake, which is verified again
+//! here, because it may have expired.
 
 use std::{
     fmt::Write,

@@ -1,4 +1,4 @@
-//! State of a connection that its listener gives: address, shared state, signal to drain.
+//! State that a listener gives to a connection: address, shared state, drain signal.
 
 use std::{net::SocketAddr, sync::Arc};
 

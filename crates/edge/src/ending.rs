@@ -1,4 +1,4 @@
-//! Reasons why requests end, and the party that ended them.
+//! Causes of the end of requests, and the side that caused it.
 
 use std::sync::{
     Arc,

@@ -1,4 +1,4 @@
-//! Header fields between two connections: which are forwarded, and which describe the client.
+//! Header fields between two connections: forwarded fields, and fields that describe the client.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! Folders for their owner alone: keys, accounts, captures.
+//! Folders for their owner only: keys, accounts, captures.
 
 use std::{
     fs::{self, DirBuilder},

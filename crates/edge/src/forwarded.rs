@@ -1,7 +1,7 @@
-//! Proxies in front of the gateway that are believed when they name the client of a request.
+//! Trusted proxies in front of the gateway, which name the client of a request.
 //!
-//! A proxy adds the address that it was connected from at the right of a list. So the list is read from the right, for as long as the
-//! addresses are those of trusted proxies: everything further left may have been written by the client.
+//! A proxy appends the address of its client at the right of a list. So the list is read from the right, as long as addresses are those of
+//! trusted proxies. The client may have forged everything further left.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

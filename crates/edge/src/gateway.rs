@@ -1,4 +1,4 @@
-//! The life of a request: checked, routed, answered, written down. The same for all versions of HTTP.
+//! Life of a request: check, route, response, log. The same for all versions of HTTP.
 
 use std::{net::Ipv6Addr, sync::Arc, time::Duration};
 

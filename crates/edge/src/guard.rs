@@ -1,4 +1,4 @@
-//! Conditions that a request has to meet before its route answers it: its client's rates, a name with a password.
+//! Conditions of a route: rate limits of the client, password, certificate.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,7 @@
-//! State that several gateways share so that a client may return to any of them: the ring of keys from a file, and the register of early
-//! data that was used.
+//! State that several gateways share so that a client may return to any of them: the key ring from a file, and the strike register.
 //!
-//! The file is read at the start, with each reload, and when it changes. [`rotate`] adds a key to it: the new one seals a little
-//! later, when every machine has it, and the old ones open for as long as something that they have sealed may come back.
+//! The file is read at the start, with each reload, and when it changes. [`rotate`] adds a key. The new key seals after a delay, when every
+//! machine has it. Old keys open as long as something that they have sealed may return.
 
 use std::{
     io::Write,

@@ -1,8 +1,8 @@
-//! The memory that clients can make the process hold: one budget for all listeners, and what is done when it is used up.
+//! Memory that clients can make the process hold: one budget for all listeners, and the reaction when it is used up.
 //!
-//! The transport refuses and closes connections of QUIC by itself, because it charges the same budget. Connections over TCP are
-//! listed here: new ones are refused when three quarters are held, and those that hold most are closed when all of it is. What a
-//! flood has left behind in the allocator goes back to the system.
+//! The transport refuses and closes QUIC connections itself, because it charges the same budget. TCP connections are listed here: new ones
+//! are refused when three quarters are used, and those that hold most are closed when all of it is used. Memory that a flood has left in
+//! the allocator is returned to the system.
 
 use std::{
     collections::HashMap,

@@ -1,5 +1,5 @@
-//! Clients that were told of HTTP/3 over TCP, and whether they came. One that stays on TCP has a network without UDP, or does not
-//! speak HTTP/3; that many of them do is worth knowing.
+//! Clients that received `alt-svc` over TCP, and whether they used QUIC afterwards. A client that stays on TCP is on a network without UDP,
+//! or does not support HTTP/3.
 
 use std::{
     net::IpAddr,

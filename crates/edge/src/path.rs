@@ -1,15 +1,15 @@
-//! The path of a request in the one form that routes compare and back ends get: what is compared is what is sent.
+//! Normalized path of a request: routes compare, and back ends receive, the same path.
 //!
-//! 1. A path begins with `/`; `*` is for OPTIONS alone.
+//! 1. A path begins with `/`; `*` is for OPTIONS only.
 //! 2. Percent-encoded letters, digits, `-`, `.`, `_` and `~` are decoded, once; hexadecimal digits of others are in upper case; bytes
 //!    beyond ASCII are encoded (RFC 3986 §6.2.2).
 //! 3. Several slashes in a row are one.
 //! 4. Segments `.` and `..` are resolved. A path that leads above its root is refused.
-//! 5. A backslash or a control character, encoded or not, and an encoding that is none, are refused.
+//! 5. Backslashes, control characters (encoded or not) and malformed encodings are refused.
 //!
-//! An encoded slash (`%2F`) and a semicolon stay what they are: a byte of a segment. Some back ends take the first for a separator, and
-//! pass over what follows the second. So there are other readings of such a path, [`Normal::loose`], and a gateway that would choose
-//! another route for one of them refuses the request.
+//! An encoded slash (`%2F`) and a semicolon are bytes of a segment. Some back ends treat the first as a separator, and ignore what follows
+//! the second. So such a path has other readings, [`Normal::loose`]. The gateway refuses the request if it would choose another route for
+//! one of them.
 
 use std::borrow::Cow;
 

@@ -1,5 +1,4 @@
-//! Private protocols over TLS on TCP, for clients whose network has no UDP: the streams and datagrams of QMux go where those of QUIC
-//! go.
+//! Private protocols over TLS on TCP, for clients whose network blocks UDP: streams and datagrams of QMux go to the back ends of QUIC.
 
 use std::{net::SocketAddr, sync::Arc};
 

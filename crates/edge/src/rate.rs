@@ -1,8 +1,7 @@
-//! Request rates of clients: a rate with a burst for each, in a table whose size is bounded and charged to the process.
+//! Request rates of clients: a rate with a burst for each, in a table of bounded size that is charged to the process.
 //!
-//! A client is one number, the theoretical arrival time of GCRA (ITU-T I.371): the time at which everything that it has asked for would
-//! have come at the permitted rate. A client that is not in the table has asked for nothing lately, so forgetting one gives it a burst at
-//! most.
+//! The state of a client is one number, the theoretical arrival time of GCRA (ITU-T I.371): the time at which all its requests would have
+//! arrived at the permitted rate. A client outside of the table has sent no recent requests, so an evicted client gains one burst at most.
 
 use std::{
     hash::{BuildHasher, RandomState},

@@ -1,7 +1,7 @@
-//! The register of early data that was used, in a Redis that all gateways ask.
+//! Strike register of early data, in a Redis that all gateways share.
 //!
-//! Threads of its own ask, so that neither data nor other handshakes wait: a handshake that asks is pending until its answer
-//! is there. What cannot be asked in time counts as full, so that early data is refused and nothing else is lost.
+//! Separate threads query it, so that neither data nor other handshakes wait: a handshake is pending until its answer arrives. Without an
+//! answer in time the register counts as full: early data is refused, and nothing else is lost.
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,4 @@
-//! Room for the reads of tunnels.
+//! Memory for the reads of tunnels.
 
 use std::io;
 

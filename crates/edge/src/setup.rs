@@ -1,4 +1,4 @@
-//! Errors of what a configuration asks for: everything that a generation is made of before anything is served.
+//! Errors in building a generation: files, certificates and names of a configuration.
 
 use std::io;
 

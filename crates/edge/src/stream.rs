@@ -1,8 +1,7 @@
-//! Protocols that are not HTTP: each bidirectional stream becomes a connection to a back end, datagrams a UDP socket.
+//! Protocols other than HTTP: each bidirectional stream becomes a connection to a back end, datagrams use a UDP socket.
 //!
-//! The end of a stream is the end of the connection in that direction, both ways. What breaks off in one place breaks off in
-//! the other: a reset by the client resets the back end's connection, and the back end's fault resets the stream, with
-//! [`BROKEN`]. A back end that cannot be reached is [`UNREACHABLE`].
+//! The end of a stream is the end of the connection in that direction, both ways. A reset by the client resets the back end's connection. A
+//! failure of the back end resets the stream, with [`BROKEN`]. A back end without a connection is [`UNREACHABLE`].
 
 use std::{
     io,

@@ -1,4 +1,4 @@
-//! Halves of streams, and datagrams, of clients: what `stream` carries, whichever protocol they come by.
+//! Halves of streams, and datagrams, of clients, for `stream`, whichever protocol they use.
 
 use bytes::Bytes;
 use tiderace::{Connection, ReadError, RecvStream, SendStream, WriteError};

@@ -1,4 +1,4 @@
-//! Targets of protocols that are not HTTP, by the names in TLS.
+//! Targets of protocols other than HTTP, by the names in TLS.
 
 use std::sync::Arc;
 

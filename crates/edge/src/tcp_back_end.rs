@@ -1,4 +1,4 @@
-//! A connection over TCP to the back end of a stream.
+//! TCP connection to the back end of a stream.
 
 use std::time::Duration;
 

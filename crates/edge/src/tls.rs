@@ -1,4 +1,4 @@
-//! Certificates from files, chosen by server name, and the two TLS configurations that show them.
+//! Certificates from files, chosen by server name, and the two TLS configurations that present them.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,4 +1,4 @@
-//! Trust of the gateway as a TLS client: of back ends over TLS, and of the certificate authority.
+//! Trust of the gateway as a TLS client: in back ends over TLS, and in the certificate authority.
 
 use std::{io, sync::Arc};
 

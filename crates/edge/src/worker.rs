@@ -1,4 +1,4 @@
-//! A thread with a runtime of its own: a connection lives on one of them, with everything that it needs.
+//! Thread with its own runtime. A connection lives on one worker, with everything that it needs.
 
 use std::{cell::Cell, io, num::NonZeroU8, thread::JoinHandle};
 

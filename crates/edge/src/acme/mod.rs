@@ -1,8 +1,8 @@
-//! Certificates from an authority (ACME, RFC 8555): asked for when there is none, and again in time.
+//! Certificates from an authority (ACME, RFC 8555): ordered when there is none, and renewed in time.
 //!
-//! `order` speaks with the authority; `store` keeps what it gave in a folder for its owner alone. The authority convinces itself
-//! by TLS-ALPN-01 (RFC 8737) that the names lead here: a certificate made for the purpose, shown at the addresses that are served
-//! anyway. What was got takes its place as every changed certificate does, and a failure changes nothing.
+//! `order` is the exchange with the authority; `store` keeps account, keys and certificates in a folder for its owner only. The authority
+//! validates the names by TLS-ALPN-01 (RFC 8737): the gateway presents a special certificate at the addresses that it serves anyway. A new
+//! certificate replaces the old one like every changed certificate. A failure changes nothing.
 
 mod order;
 mod store;

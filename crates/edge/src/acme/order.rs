@@ -1,4 +1,4 @@
-//! One certificate: the account, the order, the proof that the names lead here, and what comes of it.
+//! Order of a certificate: account, order, validation of the names, and the result.
 
 use std::{
     fs,

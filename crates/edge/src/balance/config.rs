@@ -1,4 +1,4 @@
-//! The configuration of a load balancer.
+//! Configuration of a load balancer.
 
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Datagrams on their way: a header in front of those for machines, none in front of those for clients.
+//! Forwarded datagrams: with a header towards machines, without one towards clients.
 
 use std::{
     net::{IpAddr, SocketAddr},

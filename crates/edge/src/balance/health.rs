@@ -1,5 +1,5 @@
-//! Health checks: each machine is asked for its versions of QUIC, as a client with a version that nobody has would ask (RFC 9000 §6).
-//! The answer needs no connection, and every server of QUIC gives it.
+//! Health checks: a packet with an unsupported version, to which every QUIC server answers with Version Negotiation (RFC 9000 §6). This
+//! needs no connection.
 
 use std::{
     collections::HashMap,

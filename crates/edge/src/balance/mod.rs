@@ -1,9 +1,8 @@
-//! `tiderace balance`: spreads datagrams over machines that serve one address, and keeps nothing of their clients.
+//! `tiderace balance`: spreads datagrams over machines that serve one address, without state of their clients.
 //!
-//! The files in the order in which a datagram meets them: `config` says what there is, `key` has the keys of
-//! connection IDs; `worker` reads; `table` chooses the machine, which is a function of the packet, its address and the state of the
-//! machines; `forward` puts a header with the client's address in front, or takes it off an answer; `health` knows which machines
-//! answer.
+//! The files, in the order in which a datagram meets them: `config` is the configuration, `key` has the keys of connection IDs; `worker`
+//! reads; `table` chooses the machine by the packet, its address and the state of the machines; `forward` adds a header with the client's
+//! address, and removes it from answers; `health` checks the machines.
 
 mod config;
 mod forward;

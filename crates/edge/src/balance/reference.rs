@@ -1,4 +1,4 @@
-//! The page of documentation about the configuration of a load balancer, made from the declarations.
+//! Reference page of the load balancer's configuration, made from the declarations.
 
 use super::{BalanceConfig, BalanceHealth, ConnectionIds, Machine};
 use crate::config::{reference::section, schema::Described};

@@ -1,5 +1,5 @@
-//! Choice of a machine: a function of the packet, the client's address, the configuration and the health of the machines. Load
-//! balancers with one configuration choose alike.
+//! Choice of a machine: a function of the packet, the client's address, the configuration and the health of the machines. So load balancers
+//! with one configuration choose the same machine.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -1,5 +1,5 @@
-//! Threads of a load balancer. Each has a socket for each address that clients send to, and sockets of its own for the machines: what
-//! a machine answers comes back to the thread that has asked, and leaves from the socket that the client has sent to.
+//! Threads of a load balancer. Each has a socket for each address of clients, and its own sockets for the machines. So the answer of a
+//! machine returns to the thread that forwarded the packet, and is sent from the socket that received it.
 
 use std::{
     io::{self, IoSliceMut},

@@ -1,5 +1,5 @@
-//! The thread that writes a bundle: a folder with a qlog file for each connection, `packets.pcapng`, `keys.log`, and
-//! `capture.json`, which says what it is and whether anything is missing. All for its owner alone.
+//! Thread that writes a bundle: a folder with a qlog file for each connection, `packets.pcapng`, `keys.log`, and `capture.json`, which
+//! describes the capture and missing data. All files are for their owner only.
 
 use std::{
     collections::HashMap,

@@ -1,9 +1,7 @@
-//! Captures of single connections, on demand, for users of the admin socket: qlog, packets, and the keys that open them, in
-//! one folder.
+//! Captures of single connections, on demand, for users of the admin socket: qlog, packets, and their keys, in one folder.
 //!
-//! `watch` is how a connection, the sockets and TLS are listened to while a capture is under way; `bundle` writes what they say
-//! on a thread of its own, so that no connection waits for a disk. Nothing is listened to, and
-//! no key leaves TLS, while there is no capture; without `[capture] enabled` there can be none.
+//! `watch` has the hooks into connections, sockets and TLS during a capture. `bundle` writes files on its own thread, so that no connection
+//! waits for a disk. Without a capture there are no hooks, and TLS exports no key. Captures need `[capture] enabled`.
 
 mod bundle;
 mod watch;

@@ -1,4 +1,4 @@
-//! Hooks into connections, sockets and TLS while a capture is under way.
+//! Hooks into connections, sockets and TLS during a capture.
 
 use std::{
     collections::{HashSet, VecDeque},

@@ -1,4 +1,4 @@
-//! Faults of a configuration that only show in combination.
+//! Faults of a configuration that concern several settings.
 
 use std::{
     net::SocketAddr,

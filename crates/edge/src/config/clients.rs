@@ -1,4 +1,4 @@
-//! Clients: who names them, how much they may send, and what they have to show. Sections, and what is wrong with them.
+//! Settings and checks about clients: trusted proxies, rate limits, passwords, certificates, cross-origin requests.
 
 use std::{path::Path, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Values as people write them: `30 s`, `64 kB`, one thing where a list may stand.
+//! Values in the form that people write: `30 s`, `64 kB`, one item in place of a list.
 
 use std::{fmt, time::Duration};
 

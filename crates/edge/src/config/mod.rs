@@ -1,8 +1,10 @@
-//! The configuration file: what may stand in it, and what is wrong with it.
+//! Configuration file: settings, and their checks.
 //!
-//! `section` declares, `human` has the values, `read` goes from text to [`Config`] and says where it stumbles, `check` finds what
-//! only shows in combination, `clients` has what concerns clients, `machine` what concerns load balancers in front, `examine` what only shows on a machine, `proxy` does both for the proxy of a route, `webtransport` for its sessions, and `site` for what a site does with its answers, `reference`
-//! prints the page of documentation and `schema` what other programs read.
+//! - `section` declares settings; `human` has their values; `read` parses a text to a [`Config`] and reports errors with their place.
+//! - `check` finds faults that concern several settings; `examine` finds faults that show on a machine only.
+//! - `clients`, `machine`, `proxy`, `webtransport` and `site` have the settings and checks of clients, load balancers, proxy routes,
+//!   session routes and sites.
+//! - `reference` prints the reference page, `schema` the JSON Schema.
 
 mod check;
 mod clients;

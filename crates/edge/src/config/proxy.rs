@@ -1,4 +1,4 @@
-//! `[route.proxy]`: what may stand in it, and what is wrong with it.
+//! Settings and checks of `[route.proxy]`.
 
 use std::{path::Path, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! From text to a configuration, with errors that name the file, the line, what was expected, and what to do.
+//! Parser of the configuration. Errors name the file, the line, the expected value and advice.
 
 use std::{error::Error, fmt, io, ops::Range, path::Path, sync::Arc};
 

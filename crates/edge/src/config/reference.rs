@@ -1,4 +1,4 @@
-//! The page of documentation about the configuration, made from the declarations.
+//! Reference page of the configuration, made from the declarations.
 
 use std::fmt::Write;
 

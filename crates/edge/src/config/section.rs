@@ -1,4 +1,4 @@
-//! One declaration for what a section of the configuration holds: the type, its defaults, and its page in the reference.
+//! Declaration of a section of the configuration: type, defaults and reference in one place.
 
 /// A section as the reference shows it.
 pub(crate) trait Section {

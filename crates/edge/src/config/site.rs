@@ -1,4 +1,4 @@
-//! Settings of a route around its handler: redirections, header fields, compression, pages for errors.
+//! Settings of a route around its handler: redirections, header fields, compression, error pages.
 
 use std::path::Path;
 

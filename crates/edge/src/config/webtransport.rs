@@ -1,4 +1,4 @@
-//! `[route.webtransport]`: what may stand in it, and what is wrong with it.
+//! Settings and checks of `[route.webtransport]`.
 
 use super::{
     Config, Many, Route, Span,

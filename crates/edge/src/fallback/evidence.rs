@@ -1,4 +1,4 @@
-//! Evidence from UDP about a client, and the verdict when the client comes over TCP.
+//! Evidence from UDP about a client, and the verdict on a client that uses TCP.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Memory of clients that never grows beyond its bound, even under attack.
+//! Bounded memory of clients, also under attack.
 
 use std::collections::HashMap;
 

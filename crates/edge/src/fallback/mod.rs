@@ -1,11 +1,11 @@
-//! Clients that know of QUIC and come over TCP, and why, as far as this end can tell.
+//! Clients that know of QUIC and use TCP, with the reason as far as the gateway can tell.
 //!
-//! Only the client knows for certain. What the gateway has is what UDP has shown of the client's address: the transport tells of it
-//! once for each event of a connection ([`AttemptLog`]), `evidence` keeps the latest, and when a client comes over TCP it is followed
-//! for a while, and judged when what it tries over UDP beside that has come to an end.
+//! Only the client knows the reason. The gateway has the evidence from UDP about the client's address. The transport reports each event of
+//! a connection attempt once ([`AttemptLog`]), and `evidence` keeps the latest. A client that uses TCP is followed for a while. The verdict
+//! is made when its attempts over UDP have ended.
 //!
-//! Addresses on UDP may be forged until a handshake is complete. So there are two memories, each with a bound: forged packets can push
-//! evidence out of theirs, but not what is known of clients, which only complete handshakes write, over TCP or QUIC.
+//! Addresses on UDP may be forged until a handshake is complete. So there are two bounded memories. Forged packets can evict evidence from
+//! the first one. Only complete handshakes, over TCP or QUIC, write to the second one, which holds what is known of clients.
 
 mod evidence;
 pub(crate) mod memory;

@@ -1,5 +1,5 @@
-//! Files below a directory, whatever symbolic links say. The kernel decides while it walks (openat2), so that nobody can change a link
-//! between a look and the opening; where it cannot, each step is taken from an open directory, and no link is followed at all.
+//! Files beneath a directory, whatever the symbolic links. The kernel enforces this during the look-up (openat2), so nobody can change a
+//! link between a check and the opening. Where the kernel lacks it, each step starts from an open directory, and no link is followed.
 
 use std::{
     ffi::CString,

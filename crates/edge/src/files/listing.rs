@@ -1,4 +1,4 @@
-//! Lists of directories: the names that requests find there, in order, page by page, as HTML.
+//! Directory listings as HTML: the names that requests find, in order, page by page.
 
 use std::{
     collections::BTreeSet,

@@ -1,7 +1,7 @@
-//! Static files: a directory as a site.
+//! Static files of a directory.
 //!
-//! `path` says which file a request means, `beneath` finds it and nothing outside of the directory, this module says what is answered,
-//! `reading` brings the content, from the `store` where that has it, `listing` names the files of a directory.
+//! `path` maps a request to a file name; `beneath` finds the file within the directory; this module decides on the response; `reading`
+//! reads the content, from the cache of `store` where possible; `listing` lists directories.
 
 mod beneath;
 mod listing;

@@ -1,4 +1,4 @@
-//! The content of one file on its way out.
+//! Content of a file during a response.
 
 use std::{
     fs::File,

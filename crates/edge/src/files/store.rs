@@ -1,7 +1,7 @@
-//! The content of files that are asked for often, in memory: what is sent is sealed from where it lies, for any number of clients.
+//! Cache of frequently requested content: responses are encrypted from the cached bytes, for any number of clients.
 //!
-//! A file is known by its metadata, which every request asks for. What changes a file changes the time of its last change, but
-//! only by the tick of the file system's clock: of a file that was changed a moment ago nothing is kept.
+//! Every request compares the file's metadata. A change of a file changes its modification time, but only with the resolution of the file
+//! system's clock. So content of a file that was changed a moment ago is not cached.
 
 use std::{
     fs::{File, Metadata},

@@ -1,5 +1,5 @@
-//! Requests of HTTP/2 that the library refuses: their header sections were read, and no service ever hears of them. They are counted by
-//! the frames that pass: sections that came, less those that were served.
+//! HTTP/2 requests that the library refuses: their header sections were read, but no service receives them. They are counted from the
+//! frames: received sections minus served ones.
 
 use std::{
     collections::VecDeque,

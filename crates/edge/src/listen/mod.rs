@@ -1,6 +1,6 @@
-//! An address that is served: TCP with TLS for HTTP/1.1 and HTTP/2, UDP with QUIC for HTTP/3 and private protocols.
+//! Listener: TCP with TLS for HTTP/1.1 and HTTP/2, UDP with QUIC for HTTP/3 and private protocols.
 //!
-//! Each worker has sockets of its own for both, so that a connection never leaves its thread.
+//! Each worker has its own sockets for both, so that a connection never leaves its thread.
 
 mod h2_sections;
 mod plain;

@@ -1,4 +1,4 @@
-//! An address of plain HTTP: every request is redirected to the same URL with TLS, and its connection closed.
+//! Listener for plain HTTP: redirects every request to the same URL with https, and closes the connection.
 
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 

@@ -1,5 +1,4 @@
-//! Clients over TCP that ask for too much: one that takes nothing of what is sent to it loses its connection, and one that sends much
-//! at once is read in turns.
+//! Limits on TCP clients: a client that does not read loses its connection, and a client that sends much at once is read in turns.
 
 use std::{
     future::Future,

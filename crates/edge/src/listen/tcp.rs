@@ -1,4 +1,4 @@
-//! TCP: TLS, then HTTP/2 or HTTP/1.1 by what the client has chosen.
+//! TCP: TLS, then HTTP/2 or HTTP/1.1 as negotiated.
 
 use std::{
     convert::Infallible,

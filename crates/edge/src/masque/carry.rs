@@ -1,4 +1,4 @@
-//! Running a tunnel: on a task of its own for a stream of HTTP/3, behind an upgrade for HTTP/1.1 and HTTP/2.
+//! Running tunnels: on their own task for a stream of HTTP/3, behind an upgrade for HTTP/1.1 and HTTP/2.
 
 use std::sync::Arc;
 

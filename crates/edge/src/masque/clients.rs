@@ -1,4 +1,4 @@
-//! Clients of proxies and of sessions: how many tunnels each has, how fast it opens more, how many bytes it sends. Outlives reloads.
+//! Clients of proxies and sessions: number of tunnels, rate of new ones, bytes sent. Outlives reloads.
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,4 @@
-//! Addresses on which the gateway itself listens: no tunnel of a proxy leads there. Outlives reloads.
+//! The gateway's own addresses, which are prohibited targets of tunnels. Outlives reloads.
 
 use std::{
     net::{IpAddr, SocketAddr},

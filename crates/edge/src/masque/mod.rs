@@ -1,8 +1,8 @@
-//! The proxy of a route: tunnels for UDP (CONNECT-UDP, RFC 9298) and TCP (CONNECT) to targets that clients name.
+//! Proxy of a route: tunnels for UDP (CONNECT-UDP, RFC 9298) and TCP (CONNECT) to targets that clients name.
 //!
-//! The files in the order in which a request meets them: `crate::access` knows clients by their tokens, `clients` bounds what each may have,
-//! `crate::resolve` finds addresses, `rules` and `listeners` judge them, `refusal` is the answer to who gets none; `carry`
-//! runs a tunnel by `udp` or `tcp`.
+//! The files, in the order in which a request meets them: `crate::access` identifies clients by tokens; `clients` limits each of them;
+//! `crate::resolve` finds addresses; `rules` and `listeners` check them; `refusal` is the response to refused requests; `carry` runs a
+//! tunnel with `udp` or `tcp`.
 
 mod carry;
 mod clients;

@@ -1,4 +1,4 @@
-//! Refusals of a proxy: status, `proxy-status` (RFC 9209), and the word that metrics have.
+//! Refusals of a proxy: status, `proxy-status` (RFC 9209), and label of metrics.
 
 use http::{HeaderValue, Response, StatusCode, header};
 

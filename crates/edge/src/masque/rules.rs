@@ -1,7 +1,7 @@
-//! Addresses and ports to which a proxy connects.
+//! Permitted addresses and ports of a proxy's targets.
 //!
-//! A request names a target; the rules judge the address that the name has resolved to, and that very address is connected to. So a
-//! name that resolves to something else a moment later leads nowhere else.
+//! A request names a target. The rules check the resolved address, and the proxy connects to this address. So a name that resolves to
+//! another address a moment later leads nowhere else.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! Targets by name, with a resolver of the test's own.
+//! Targets by name, with a resolver of the test.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,9 +1,9 @@
-//! A tunnel for UDP (RFC 9298): a connected socket, and on the client's side HTTP datagrams or capsules.
+//! UDP tunnel (RFC 9298): a connected socket, and on the client's side HTTP datagrams or capsules.
 //!
-//! - Towards the target: a datagram for which the socket has no room at the moment is dropped. Nothing is queued here.
-//! - Towards the client: a datagram that does not fit into a QUIC datagram is dropped, unless it has 1,200 bytes or less; such a one goes
-//!   as a capsule on the stream, if that takes it at once. Over HTTP/2 and HTTP/1.1 everything is a capsule, and the buffer of the
-//!   socket is the queue.
+//! - Towards the target: a datagram for which the socket has no room is dropped. There is no queue here.
+//! - Towards the client: a datagram that does not fit into a QUIC datagram is dropped, unless it has 1,200 bytes or less. Such a datagram
+//!   is sent as a capsule on the stream, if the stream accepts it at once. Over HTTP/2 and HTTP/1.1 all datagrams are capsules, and the
+//!   buffer of the socket is the queue.
 
 use std::{
     cell::RefCell,

@@ -1,4 +1,4 @@
-//! Figures about back ends.
+//! Metrics of back ends.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,

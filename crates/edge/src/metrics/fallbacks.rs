@@ -1,4 +1,4 @@
-//! Metrics of clients that came over TCP although QUIC is offered: their number, and the reasons as far as known.
+//! Metrics of clients that used TCP although QUIC is advertised: their number, and the reasons as far as known.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,

@@ -1,4 +1,4 @@
-//! Figures about memory.
+//! Metrics of memory.
 
 use std::sync::atomic::AtomicU64;
 

@@ -1,4 +1,4 @@
-//! Figures for Prometheus: those of connections and operation here, those of each other concern in a file of its own.
+//! Metrics for Prometheus: connections and operation in this file, other subjects in a file each.
 
 /// Registers a figure under its name, with its help.
 macro_rules! figure {

@@ -1,4 +1,4 @@
-//! Figures about the process, under the names that every exporter for Prometheus gives them, and the version of the program.
+//! Metrics of the process, under the usual names of exporters for Prometheus, and the version of the program.
 
 use std::sync::atomic::AtomicU64;
 

@@ -1,4 +1,4 @@
-//! Figures about QUIC.
+//! Metrics of QUIC.
 
 use std::sync::atomic::AtomicU64;
 

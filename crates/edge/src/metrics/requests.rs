@@ -1,4 +1,4 @@
-//! Figures about requests.
+//! Metrics of requests.
 
 use std::collections::BTreeMap;
 

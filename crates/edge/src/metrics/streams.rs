@@ -1,4 +1,4 @@
-//! Figures about streams of other protocols.
+//! Metrics of streams of other protocols.
 
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge},

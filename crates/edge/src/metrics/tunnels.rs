@@ -1,4 +1,4 @@
-//! Figures about the tunnels of proxies (CONNECT-UDP and CONNECT) and sessions of WebTransport.
+//! Metrics of tunnels of proxies (CONNECT-UDP and CONNECT) and of WebTransport sessions.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,

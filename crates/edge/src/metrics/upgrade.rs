@@ -1,4 +1,4 @@
-//! Figures about upgrades, and about the processes that are side by side after one.
+//! Metrics of upgrades, and of processes that drain after one.
 
 use std::sync::atomic::AtomicU64;
 

@@ -1,4 +1,4 @@
-//! The body of an answer with the entry of its request.
+//! Body of a response with the entry of its request.
 
 use std::{
     pin::Pin,

@@ -1,8 +1,8 @@
-//! A request in the books: begun once, ended once.
+//! Entry of a request: begun once, ended once.
 //!
-//! Begun are requests by protocol (`requests_begun`), and each ends in one count (`requests`) and one line of the access log, which
-//! are made where the [`Entry`] is dropped: nothing that happens to a request leads around it. So at any time, and for each protocol,
-//! begun = ended + in flight.
+//! Begun requests are counted by protocol (`requests_begun`). Each request ends in one count (`requests`) and one line of the access log.
+//! Both are made when the [`Entry`] is dropped, on every path through the code. So at any time, and for each protocol, begun = ended + in
+//! flight.
 
 use std::{
     net::SocketAddr,

@@ -1,4 +1,4 @@
-//! The access log: a line for each request that has ended.
+//! Access log: a line for each request at its end.
 
 use std::{
     io::Write,

@@ -1,5 +1,5 @@
-//! Observation of requests: its entry in the books (`entry`), which the body of its
-//! answer carries (`body`), and its line in the access log (`log`); `traffic` counts what a tunnel of a proxy carries.
+//! Observation of requests: the entry of a request (`entry`), which the body of its response carries (`body`), and its line in the access
+//! log (`log`); `traffic` counts the bytes of a tunnel.
 
 mod body;
 mod entry;

@@ -1,4 +1,4 @@
-//! Traffic of a proxy's tunnel or of a session: counted for its line in the access log, and in the metrics as it comes.
+//! Traffic of a tunnel or session, counted for its line in the access log, and in the metrics at once.
 
 use std::{
     io,

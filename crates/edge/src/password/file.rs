@@ -1,4 +1,4 @@
-//! Users and the hashes of their passwords: `NAME:HASH` in each line of a file, as `htpasswd` writes it.
+//! Users and the hashes of their passwords: `NAME:HASH` in each line of a file, in the format of `htpasswd`.
 
 use std::{
     collections::HashMap,

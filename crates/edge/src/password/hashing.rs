@@ -1,5 +1,5 @@
-//! Verification of passwords, which takes a processor for a tenth of a second: beside the workers, a few at a time, and once for those that
-//! are right.
+//! Verification of passwords, which takes a tenth of a second of CPU time: on threads beside the workers, a few at a time, and once for
+//! each right password.
 
 use std::{
     hash::{BuildHasher, RandomState},

@@ -1,5 +1,5 @@
-//! Samples of connections for each policy and arm: those that fitted it and got it, and those that fitted it and did not.
-//! Kept for the comparison of the two; a bounded sample of equal chances, however many connections there were.
+//! Samples of connections that matched a policy, for each policy and arm: with the policy, and without it (control group). Each is a
+//! bounded reservoir sample, however many connections there were.
 
 use std::{
     collections::BTreeMap,

@@ -1,10 +1,10 @@
-//! Policies: how QUIC sends to which clients. Those that only ask for a listener or a network are known with a client's first
-//! packet and choose its whole profile ([`Policies`] as a [`ProfileChooser`]); the others need a server name, a protocol, a
-//! request's route, or what the path has shown, and change congestion control on the connection that exists ([`PolicyProgress`]).
+//! Policies: transport settings for some of the clients. Policies with conditions on listener and network only are known with a client's
+//! first packet and choose its whole profile ([`Policies`] as a [`ProfileChooser`]). The others need a server name, a protocol, a request's
+//! route, or measurements of the path, and change congestion control of an existing connection ([`PolicyProgress`]).
 //!
-//! A connection has one controller at a time. Which policy wins: of those that fit, the one that stands first in the file. A
-//! connection only ever moves to a policy that stands before the one it is under, so routes that alternate on one connection do
-//! not make it alternate, and it changes no more often than there are policies.
+//! A connection has one controller at a time. The first policy in the file that matches wins. A connection only moves to a policy that
+//! stands before its present one. So alternating routes on one connection do not make it alternate, and it changes no more often than there
+//! are policies.
 
 pub(crate) mod arms;
 

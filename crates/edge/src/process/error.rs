@@ -1,4 +1,4 @@
-//! Errors of a gateway that starts, reloads or is upgraded, each with advice.
+//! Errors of a gateway at its start, reload or upgrade, each with advice.
 
 use std::{io, net::SocketAddr, path::PathBuf};
 

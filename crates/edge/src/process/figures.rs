@@ -1,4 +1,4 @@
-//! Figures of a gateway in the text format of Prometheus, and the service that hands them out.
+//! Metrics of a gateway in the text format of Prometheus, and the service for `/metrics`.
 
 use std::{
     convert::Infallible,

@@ -1,4 +1,4 @@
-//! Addresses that a process serves: opened, taken over, kept over a reload, drained.
+//! Addresses that a process serves: opened, taken over, kept in a reload, drained.
 
 use std::{
     collections::HashMap,

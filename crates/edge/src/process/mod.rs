@@ -1,4 +1,4 @@
-//! The gateway as a whole: starts, reloads, drains.
+//! The gateway as a whole: start, reload, drain.
 
 use std::{
     net::SocketAddr,

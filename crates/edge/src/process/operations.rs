@@ -1,4 +1,4 @@
-//! Commands of an operator, and what they print: status, connections, captures, records for DNS.
+//! Operator commands and their output: status, connections, captures, DNS records.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 

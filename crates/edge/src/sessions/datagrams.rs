@@ -1,4 +1,4 @@
-//! Datagrams of a session, to a back end over UDP. Nothing is queued here: what a socket or a connection does not take at once is
+//! Datagrams of a session, to a back end over UDP. There is no queue: datagrams that a socket or a connection does not accept at once are
 //! dropped and counted.
 
 use std::{io, net::SocketAddr};

@@ -1,4 +1,4 @@
-//! The end of a session's answer, which waits for the task that carries the session: so the line of the access log has all of it.
+//! End of a session's response, which waits for the session's task, so that the line of the access log is complete.
 
 use std::{
     future::Future,

@@ -1,4 +1,4 @@
-//! The halves of a session's stream, for `crate::stream`: what they carry is counted.
+//! Halves of a session's stream, for `crate::stream`, with counted bytes.
 
 use std::sync::Arc;
 

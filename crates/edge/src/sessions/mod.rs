@@ -1,9 +1,9 @@
-//! Sessions of WebTransport over HTTP/3 (draft-ietf-webtrans-http3) to back ends: each bidirectional stream becomes a connection over TCP
-//! or to a Unix socket, datagrams go over UDP.
+//! WebTransport sessions over HTTP/3 (draft-ietf-webtrans-http3) to back ends: each bidirectional stream becomes a connection over TCP or
+//! to a Unix socket, datagrams go over UDP.
 //!
-//! The files in the order in which a request meets them: `support` is what connections are told, `refusal` the answer to who gets no
-//! session, `session` the life of one. Its streams are `halves` for `crate::stream`; `datagrams` carries its datagrams, and `ended` holds
-//! the end of the answer until all of them have ended. `page` tries them in a browser.
+//! The files, in the order in which a request meets them: `support` is advertised on connections; `refusal` is the response to refused
+//! requests; `session` is the life of a session. Its streams are `halves` for `crate::stream`; `datagrams` forwards its datagrams; `ended`
+//! holds the end of the response until all of them have ended. `page` is a test page for browsers.
 
 mod datagrams;
 mod ended;

@@ -1,4 +1,4 @@
-//! The test page of a route with sessions, and what its requests get: a download, and the digest of an upload.
+//! Test page of a route with sessions, and the responses to its requests: a download, and the digest of an upload.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,4 @@
-//! Refusals of sessions: status, and the word that metrics have.
+//! Refusals of sessions: status, and label of metrics.
 
 use http::{HeaderValue, Response, StatusCode, header};
 use webtransport::server;

@@ -1,4 +1,4 @@
-//! The life of a session: its streams and datagrams, and its end by either side, for idleness, or in a drain.
+//! Life of a session: streams and datagrams, and its end by either side, by the idle timeout, or in a drain.
 
 use std::{sync::Arc, time::Duration};
 

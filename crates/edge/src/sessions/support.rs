@@ -1,4 +1,4 @@
-//! Support of sessions on connections: what the gateway's settings tell clients before a route is known.
+//! Support of sessions on connections: settings that are advertised before a route is known.
 
 use webtransport::{Config, Limits, Origins};
 

@@ -1,4 +1,4 @@
-//! Content codings: which one a client gets (RFC 9110 §12.5.3), and content that is compressed on its way out.
+//! Content codings: negotiation (RFC 9110 §12.5.3), and compression of content while it is sent.
 
 use std::{
     io,

@@ -1,7 +1,7 @@
-//! Cross-origin requests (the Fetch standard): which scripts of other sites may read the responses of a route.
+//! Cross-origin requests (Fetch standard): scripts of other sites that may read the responses of a route.
 //!
-//! The browser of a client enforces this. The gateway answers preflights by itself and sets the fields on responses; those that a back end
-//! sets are removed, so that one place decides.
+//! The browser enforces this. The gateway answers preflights itself and sets the fields on responses. It removes the fields of back ends,
+//! so that one place decides.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 

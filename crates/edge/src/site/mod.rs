@@ -1,7 +1,7 @@
-//! The site around the handler of a route: redirections, header fields, compression, pages for errors.
+//! Processing around the handler of a route: redirections, header fields, compression, error pages.
 //!
-//! A [`Site`] is made once for each route of a configuration. [`Site::request`] sees a request before a back end does, and
-//! [`Site::response`] an answer before its entry in the books, so that the books count what leaves.
+//! A [`Site`] is made once for each route of a configuration. [`Site::request`] processes a request before a back end receives it, and
+//! [`Site::response`] a response before it is counted, so that sent bytes are counted.
 
 mod compression;
 mod cors;

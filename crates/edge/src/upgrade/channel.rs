@@ -1,5 +1,5 @@
-//! Messages and descriptors between two processes, over a Unix stream socket: a length, then JSON; descriptors follow a message
-//! that says how many.
+//! Messages and descriptors between two processes, over a Unix stream socket: a length, then JSON. Descriptors follow a message that has
+//! their number.
 
 use std::{
     io::{self, IoSlice, IoSliceMut, Read, Write},

@@ -1,11 +1,11 @@
-//! Upgrade: another program takes the place of the one that runs, and no connection is lost.
+//! Upgrade: replacement of the running program by another one, without losing a connection.
 //!
-//! In the order of an upgrade: `older` starts the new program and offers it the sockets over a `channel`, in the `messages` of
-//! the hand-over protocol; `newer` builds the whole gateway on them and says so; the older process stops reading and accepting, and
-//! the newer one begins. From then on the newest process reads all sockets and hands the `siblings` what is for their connections;
-//! the older ones answer through the same sockets until their last connection has ended.
+//! In the order of an upgrade: `older` starts the new program and offers it the sockets over a `channel`, in the `messages` of the
+//! hand-over protocol. `newer` builds the whole gateway on them and reports success. The older process stops reading and accepting, and the
+//! newer one begins. From then on the newest process reads all sockets, and forwards to the `siblings` the packets of their connections.
+//! The older processes answer through the same sockets until their last connection has ended.
 //!
-//! Anything that goes wrong before the newer process serves changes nothing: the older one goes on.
+//! A failure before the newer process serves changes nothing: the older one continues.
 
 mod channel;
 mod messages;

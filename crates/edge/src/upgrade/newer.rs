@@ -1,4 +1,4 @@
-//! The newer process of an upgrade: builds the gateway on the sockets of the older one, and serves when that has stopped.
+//! Newer process of an upgrade: builds the gateway on the sockets of the older one, and serves when that has stopped.
 
 use std::{
     collections::HashMap,

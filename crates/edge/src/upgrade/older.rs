@@ -1,4 +1,4 @@
-//! The older process of an upgrade: starts the newer one, offers it the sockets, stops, and ends its connections.
+//! Older process of an upgrade: starts the newer one, offers it the sockets, stops, and drains its connections.
 
 use std::{
     io,

@@ -1,4 +1,4 @@
-//! Older processes, which end their connections: the ways to them, and what they say of themselves.
+//! Older processes, which drain their connections: the channels to them, and their reports.
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,4 @@
-//! Parts of the process that an upgrade needs, and the figures about upgrades.
+//! Parts of the process that an upgrade needs, and metrics of upgrades.
 
 use std::{
     net::SocketAddr,

@@ -1,4 +1,4 @@
-//! One back end: its pools of connections, and whether it is well.
+//! Back end: its pools of connections, and its health.
 
 use std::{
     net::IpAddr,

@@ -1,4 +1,4 @@
-//! Asks a back end how it is, as long as it is in use.
+//! Health checks of a back end, as long as it is in use.
 
 use std::sync::Weak;
 

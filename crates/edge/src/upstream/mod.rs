@@ -1,6 +1,7 @@
-//! Back ends: which one gets a request, whether it is well, and what happens when it fails.
+//! Back ends: choice, health, and reaction to failures.
 //!
-//! `back_end` is one of them with its pools of connections; `names` finds their addresses, `sticky` keeps a client at one; `health` asks how they are; `switch` is about requests that become something else than HTTP, and `tunnel` carries it.
+//! `back_end` is a back end with its pools of connections; `names` finds addresses; `sticky` keeps a client at one back end; `health`
+//! checks them; `switch` processes requests that switch to another protocol, and `tunnel` carries it.
 
 mod back_end;
 mod health;

@@ -1,7 +1,6 @@
-//! Back ends by name: each address of a name is a back end of its own, and the name is looked up again and again.
+//! Back ends by name: each address of a name is a back end, and the name is looked up periodically.
 //!
-//! An address that stays keeps its connections and what is known of its health. A look-up that fails changes nothing: the last good answer
-//! stands.
+//! An address that stays keeps its connections and its health. A failed look-up changes nothing: the last good answer stays valid.
 
 use std::{
     collections::BTreeSet,

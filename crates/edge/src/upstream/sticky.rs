@@ -1,7 +1,7 @@
 //! Sticky sessions: a cookie leads the requests of a client to the same back end.
 //!
-//! The cookie has a code that only gateways with the same keys can make, and no address: a client can neither choose a back end nor learn
-//! one.
+//! The cookie has a keyed code, which only gateways with the same keys can make, and no address. So a client can neither choose a back end
+//! nor learn its address.
 
 use std::{fmt::Write, sync::Arc};
 

@@ -1,5 +1,5 @@
-//! Requests that switch to another protocol (WebSocket, and others that a route allows): how clients ask for it, and how a back
-//! end is asked. `tunnel` carries the content.
+//! Requests that switch to another protocol (WebSocket, and others that a route allows), in the form of clients and in that of back ends.
+//! `tunnel` carries the content.
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::ext::Protocol;
