@@ -1,7 +1,7 @@
-//! Audit of published numbers: arithmetic that every measurement has to obey, applied to tables of others.
+//! Audit of published tables: arithmetic that every measurement has to obey.
 //!
-//! A table is CSV with a line of names, or JSON with a list of objects. Columns are known by their names ([`COLUMNS`]); others
-//! are ignored. Nothing is guessed: a rule whose columns are missing is not applied, and says nothing.
+//! A table is CSV with a header line, or JSON with a list of objects. Columns are recognized by name ([`COLUMNS`]); others are ignored. A
+//! rule whose columns are missing is not applied.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,4 @@
-//! The books of a run: where every packet of the network and every byte of the stacks went, from the start to the end of the run, and
-//! whether the sums agree.
+//! Accounting of a run: every packet of the network and every byte of the stacks, from start to end, and whether the sums agree.
 
 use std::collections::BTreeMap;
 

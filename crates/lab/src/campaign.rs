@@ -1,4 +1,4 @@
-//! Runs what is missing in a journal, on all cores, until it is complete or somebody wants it to stop.
+//! Execution of the missing runs of a journal, on all cores, until it is complete or interrupted.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::{

@@ -1,8 +1,8 @@
-//! Records as columns, a row per run, for Arrow and Parquet: what data frames load with one call.
+//! Records as columns, a row per run, for Arrow and Parquet: data frames load them with one call.
 //!
-//! The columns are those of a record in the order below, then one for each factor of the matrix under its name, then one for each
-//! figure under its key. A figure without a value is null, one that never came infinite. The version of this layout stands in the
-//! schema's metadata.
+//! The columns are those of a record in the order below, then one for each factor of the matrix under its name, then one for each figure
+//! under its key. A figure without a value is null, one that never occurred infinite. The version of this layout is in the schema's
+//! metadata.
 
 use std::{fs::File, path::Path, sync::Arc};
 

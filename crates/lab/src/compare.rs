@@ -1,4 +1,4 @@
-//! Two files of records of one scenario: what has changed from one to the other.
+//! Changes between two files of records of one scenario.
 
 use serde::Serialize;
 

@@ -1,8 +1,8 @@
-//! Contenders: the seam between the lab and the stacks it compares.
+//! Contenders: the interface between the lab and the compared stacks.
 //!
-//! A [`Contender`] builds, for one run, a client and a server per connection as nodes of the simulator, and afterwards
-//! yields what they counted. The lab knows nothing of the stack behind it, so another workspace can build the same lab
-//! with other stacks in it. A stack that is sans-IO need not implement this directly: see [`crate::stack`].
+//! A [`Contender`] builds, for one run, a client and a server per connection as nodes of the simulator, and afterwards returns their
+//! counters. The lab does not know the stack, so another workspace can build the same lab with other stacks. A sans-IO stack need not
+//! implement this directly: see [`crate::stack`].
 
 use core::net::SocketAddr;
 use std::collections::BTreeMap;

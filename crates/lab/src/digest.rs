@@ -1,4 +1,4 @@
-//! Fingerprints for naming things, and checksums of lines. Not for security.
+//! Fingerprints for names, and checksums of lines. Not for security.
 
 /// The 64-bit FNV-1a hash.
 pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {

@@ -1,4 +1,4 @@
-//! Every figure that a report can show. What is known of it stands once, in [`declaration`].
+//! Figures of reports. [`declaration`] has their properties.
 
 pub mod declaration;
 

@@ -1,8 +1,8 @@
 //! Gate for records: against a baseline in every figure of the workload, and against the limits of the scenario.
 //!
-//! A figure fails when so many runs are worse by more than its tolerance that chance alone makes them so in at most one of
-//! twenty gates, all comparisons together; with too few seeds for that, when all runs are. What was measured before and is not
-//! any more fails too: a figure that is gone says nothing good.
+//! A figure fails if so many runs are worse by more than its tolerance that chance alone causes it in at most one of twenty gates, all
+//! comparisons together; with too few seeds for that, if all runs are worse. A figure that is missing after it was measured before fails
+//! too.
 
 use std::collections::BTreeMap;
 

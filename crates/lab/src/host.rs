@@ -1,8 +1,7 @@
-//! Host of a workload at one end of a connection: the seam between workloads and stacks.
+//! Host of a workload at one end of a connection: the interface between workloads and stacks.
 //!
-//! The contract: after anything has happened to the connection, drain [`Host::poll_event`]. Events are edges, not
-//! levels: after `Readable` the workload reads until [`ReadEnd::Blocked`] or the end, after `Writable` it writes until
-//! [`Written::Blocked`].
+//! The contract: after each event of the connection, drain [`Host::poll_event`]. Events are edges, not levels: after `Readable` the
+//! workload reads until [`ReadEnd::Blocked`] or the end, after `Writable` it writes until [`Written::Blocked`].
 
 use bytes::Bytes;
 use units::Instant;

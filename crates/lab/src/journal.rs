@@ -1,9 +1,8 @@
-//! The file that a matrix writes while it runs: the manifest, then a line per run as runs come to their end.
+//! File that a matrix writes while it runs: the manifest, then a line per completed run.
 //!
-//! Every line carries a checksum of itself. A program that is killed or a disk that is full loses the runs in progress and
-//! nothing else: [`Journal::open`] finds every line that is whole, whatever stands between them, and the rest is run again.
-//! When all runs are there, the lines are brought into the order of the runs, so that the same matrix is the same bytes
-//! whatever happened while it ran.
+//! Every line has a checksum. A killed program or a full disk loses only the runs in progress: [`Journal::open`] finds every complete line,
+//! whatever is between them, and the other runs are repeated. When all runs are complete, the lines are sorted by run. So the same matrix
+//! has the same bytes, whatever happened while it ran.
 
 use std::{
     fs::{self, File, OpenOptions},

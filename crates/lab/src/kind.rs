@@ -1,4 +1,4 @@
-//! Kinds of traffic: what loads a path in a scenario, and decides which figures a run has.
+//! Kinds of traffic, which load a path in a scenario and determine the figures of a run.
 
 use serde::{Deserialize, Serialize};
 

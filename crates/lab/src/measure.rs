@@ -1,4 +1,4 @@
-//! From what the connections and the links counted to the figures of one run.
+//! Figures of a run from the counters of connections and links.
 
 use std::collections::BTreeMap;
 

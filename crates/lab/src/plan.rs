@@ -1,7 +1,7 @@
 //! Runs of a matrix: points of the matrix × contenders × seeds, numbered.
 //!
-//! The numbers go round by round: all points with the first seed, then all with the second. A matrix that is broken off has
-//! then seen all points, with fewer seeds.
+//! Runs are numbered round by round: all points with the first seed, then all with the second. So an interrupted matrix has all points,
+//! with fewer seeds.
 
 use crate::{
     contender::Contender,

@@ -1,4 +1,4 @@
-//! Directories of qlog files: one per run, one file per connection and side, and packets with their keys beside them.
+//! Directories of qlog files: one per run, one file per connection and side, with packets and keys.
 
 pub mod schema;
 

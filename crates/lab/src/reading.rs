@@ -1,4 +1,4 @@
-//! A figure's value in one run, and where it comes from.
+//! Value of a figure in one run, and its origin.
 
 use serde::{Deserialize, Serialize};
 

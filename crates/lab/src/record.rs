@@ -1,8 +1,8 @@
-//! Records: what the runs yielded, as JSON lines that reports are made from.
+//! Records: results of the runs as JSON lines, from which reports are made.
 //!
-//! The first line is the [`Manifest`] (what was to be run), each further line the [`Record`] of one run. Records hold
-//! nothing of the machine or the day: the same experiment yields the same bytes. Readers refuse a schema they do not
-//! know; the number in it goes up when a field changes its meaning or goes away, not when one is added.
+//! The first line is the [`Manifest`] (the planned runs), each further line the [`Record`] of one run. Records have no data of the machine
+//! or the day: the same experiment gives the same bytes. Readers refuse an unknown schema. Its number increases when a field changes its
+//! meaning or is removed, not when one is added.
 
 use std::{
     collections::BTreeMap,

@@ -1,12 +1,10 @@
-//! Reference results: experiments whose answer is known before they are run.
+//! Reference results: experiments with known answers.
 //!
-//! A laboratory that cannot find what the standards and arithmetic predict has no business reporting what they do not.
-//! [`loss_response`] holds the controllers against the model of RFC 9438, [`full_queue`] holds the delay that CUBIC causes
-//! against the size of the buffer, [`mod@ack_frequency`] compares rhythms of acknowledging; [`flows`] runs connections that
-//! differ on one path, as [`shares`] does to see who gets how much and [`hazards`] to see what hurts and [`mod@auto`] to judge the controller of that name; [`mod@fec`] holds codes against
-//! theory. [`speed`] measures
-//! what simulating costs. Tests and `cargo xtask shows` run the same
-//! functions; the seeds are fixed, so everything but the speed repeats bit for bit.
+//! They show that the laboratory finds results that follow from standards and arithmetic. [`loss_response`] compares the controllers with
+//! the model of RFC 9438, [`full_queue`] the delay that CUBIC causes with the size of the buffer, [`mod@ack_frequency`] acknowledgement
+//! frequencies. [`flows`] runs different connections on one path: [`shares`] for their shares, [`hazards`] for known hazards, [`mod@auto`]
+//! for the controller of that name. [`mod@fec`] compares codes with theory. [`speed`] measures the cost of simulation. Tests and `cargo
+//! xtask shows` run the same functions. The seeds are fixed, so everything but the speed repeats bit for bit.
 
 pub mod ack_frequency;
 pub mod auto;

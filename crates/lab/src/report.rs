@@ -1,8 +1,7 @@
-//! Reports on records, for people and for programs.
+//! Reports on records, as text and JSON.
 //!
-//! [`Report`] holds the numbers; [`brief`] prints those that the workload is about and who wins, [`points`] does so for a
-//! scenario with factors, [`text`] prints all of them, and the report itself serialises as JSON. The same records give the
-//! same report.
+//! [`Report`] holds the numbers. [`brief`] prints the main figures of the workload and the best contender; [`points`] does so for a
+//! scenario with factors; [`text`] prints all figures. The report itself serializes as JSON. The same records give the same report.
 
 mod board;
 mod brief;

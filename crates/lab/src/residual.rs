@@ -1,4 +1,4 @@
-//! Causes of missing datagrams: lost in the network, dropped or expired at the sender, or not there yet when the run ends.
+//! Causes of missing datagrams: lost in the network, dropped or expired at the sender, or not arrived at the end of the run.
 
 use crate::{
     contender::Measured,

@@ -1,7 +1,7 @@
-//! Contenders of two kinds on one path: what each of them gets, and what it takes from the other.
+//! Contenders of two kinds on one path: the share of each, and its harm to the other.
 //!
-//! Connections with even numbers are of the first kind, the others of the second. The harm that one does to the other is what
-//! the other loses against the same run in which the first is silent (Ware et al., "Beyond Jain's Fairness Index", HotNets 2019).
+//! Connections with even numbers are of the first kind, the others of the second. Harm to a contender is its loss compared with the same
+//! run in which the other one is silent (Ware et al., "Beyond Jain's Fairness Index", HotNets 2019).
 
 use std::collections::BTreeMap;
 

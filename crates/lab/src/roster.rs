@@ -1,7 +1,7 @@
-//! Roster of a scenario: our profiles, stacks of others where the program has them, and pairs of rivals.
+//! Roster of a scenario: our profiles, other stacks if the program has them, and pairs of rivals.
 //!
-//! Stacks of others live in a workspace of their own. A program that is built with them says so once, with [`join`]; in any other
-//! program such a contender has a name and cannot be run.
+//! Other stacks are in a separate workspace. A program that is built with them registers them once, with [`join`]; in any other program
+//! such a contender has a name and cannot be run.
 
 use std::{collections::BTreeMap, sync::OnceLock};
 

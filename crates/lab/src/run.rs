@@ -1,4 +1,4 @@
-//! Executes runs: one in the simulator, or all of an experiment on all cores.
+//! Execution of runs: one in the simulator, or all of an experiment on all cores.
 
 use core::{
     net::SocketAddr,

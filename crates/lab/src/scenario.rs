@@ -1,7 +1,7 @@
-//! An experiment as a file: the path, the traffic on it, how often it is run, and who is compared.
+//! An experiment as a file: path, traffic, number of runs, contenders.
 //!
-//! A scenario is TOML. Every field is documented here, at the struct that holds it; the presets in `scenarios/` show
-//! them in use. Unknown fields are refused, so a typing mistake cannot silently leave a setting at its default.
+//! A scenario is TOML. Every field is documented at its struct; the presets in `scenarios/` are examples. Unknown fields are refused, so a
+//! typing mistake cannot silently leave a setting at its default.
 //!
 //! ```toml
 //! name = "mobile"

@@ -1,7 +1,6 @@
-//! Self-test: known answers that the laboratory's parts must give before anything else is believed.
+//! Self-test: known answers of the laboratory's parts, which have to be right before a report is made.
 //!
-//! [`calibrate`] checks the whole laboratory; [`run`] checks the scenario at hand: that both of its links do what it says, and that a
-//! run repeats bit for bit.
+//! [`calibrate`] checks the whole laboratory. [`run`] checks a scenario: both links obey its settings, and a run repeats bit for bit.
 
 mod anchors;
 mod calibration;

@@ -1,4 +1,4 @@
-//! Settings of our own stack, from fields that a scenario names: any field of [`Profile`] may be set, and so be a factor.
+//! Settings of our stack, from fields of a scenario: any field of [`Profile`] may be set, and so be a factor.
 
 use serde_json::Value;
 use transport::{Profile, ack_frequency::AckFrequency, congestion::Algorithm};

@@ -1,4 +1,4 @@
-//! Distributions of the samples of one run in a few numbers, for pictures: quantiles at equal distances.
+//! Distribution of the samples of one run in a few numbers, for pictures: equidistant quantiles.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,7 @@
 //! Contenders made of sans-IO stacks: implement [`Stack`] and [`StackBuilder`], and [`SansIo`] does the rest.
 //!
-//! A [`StackNode`] is one end of one connection: the stack, the workload's [`App`] on it, and the counters of both, as a
-//! node of the simulator. In each call, in this order: the datagram, the timeout, the RTT samples, the workload, the
-//! datagrams that result.
+//! A [`StackNode`] is one end of one connection as a node of the simulator: the stack, the workload's [`App`] on it, and the counters of
+//! both. Each call processes, in this order: the datagram, the timeout, the RTT samples, the workload, the resulting datagrams.
 
 use std::{cell::RefCell, rc::Rc};
 

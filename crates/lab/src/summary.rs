@@ -1,4 +1,4 @@
-//! The figures of a whole matrix in little memory: read from the file run by run, a number for each figure and nothing else.
+//! Figures of a whole matrix in little memory: read from the file run by run, one number for each figure.
 
 use std::{collections::BTreeMap, path::Path};
 

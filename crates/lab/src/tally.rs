@@ -1,4 +1,4 @@
-//! Counts of an application at one end of a connection, from which figures are made.
+//! Counters of an application at one end of a connection, from which figures are computed.
 
 use serde::{Deserialize, Serialize};
 use units::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! An application that does not always have something to send, under the hand of an experiment.
+//! An application-limited sender, controlled by an experiment.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,4 +1,4 @@
-//! Our own stack as a contender: `tiderace` with one of its congestion controllers.
+//! Our stack as a contender: `tiderace` with one of its congestion controllers.
 //!
 //! Each end is an endpoint with one connection.
 

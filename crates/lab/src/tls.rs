@@ -1,5 +1,5 @@
-//! TLS of our own contenders: real (rustls), with certificates and a clock that never change. Only keys differ from run to run, and no
-//! length depends on them.
+//! TLS of our contenders: real (rustls), with fixed certificates and a fixed clock. Only keys differ from run to run, and no length depends
+//! on them.
 
 use core::net::SocketAddr;
 use std::sync::{Arc, LazyLock};

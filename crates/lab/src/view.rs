@@ -1,4 +1,4 @@
-//! View of a sender's congestion control while it runs, beyond what can be seen on the wire.
+//! View of a sender's congestion control during a run, beyond the packets on the wire.
 
 use transport::congestion::PathModel;
 use units::Bitrate;

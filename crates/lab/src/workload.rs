@@ -1,7 +1,7 @@
 //! Workloads of connections: one [`App`] at each end of each connection.
 //!
-//! An app knows the scenario, its side and the time, and drives its end of the connection through [`Host`]. Both ends
-//! know the scenario, so nothing has to be negotiated: a server answers the first stream as the scenario says.
+//! An app knows the scenario, its side and the time, and drives its end of the connection through [`Host`]. Both ends know the scenario, so
+//! nothing has to be negotiated: a server answers the first stream as configured.
 
 mod bulk;
 mod datagrams;

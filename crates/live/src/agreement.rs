@@ -1,4 +1,4 @@
-//! The same scenario by both clocks: what the simulator says beside what was measured in real time.
+//! The same scenario by both clocks: figures of the simulator beside those measured in real time.
 
 use lab::{
     contender::Contender,

@@ -1,4 +1,4 @@
-//! HTTP/2 as a workload sees it: each stream of the workload is a request with its response, each in the body.
+//! HTTP/2 for workloads: each stream of the workload is a request with its response, each in the body.
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -1,7 +1,7 @@
-//! Nodes of the simulator in real time: each gets a UDP port, and its deadlines are kept by a timer.
+//! Nodes of the simulator in real time: each has a UDP port, and a timer for its deadlines.
 //!
-//! One thread serves all nodes of a run, in the order in which packets and deadlines come. Nodes keep the addresses of the simulation;
-//! those of the ports are translated here, but for addresses that a NAT of the path has made.
+//! One thread serves all nodes of a run, in the order of packets and deadlines. Nodes keep the addresses of the simulation. This module
+//! translates between these and the addresses of the ports, except addresses that a NAT of the path has made.
 
 use std::{collections::HashMap, net::SocketAddr};
 

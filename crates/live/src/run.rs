@@ -1,4 +1,4 @@
-//! One run in real time: a network, the contender on it, and what both measured.
+//! One run in real time: network, contender, and the measurements of both.
 
 use emu::network::{Network, NetworkConfig, Snapshot};
 use lab::{

@@ -1,4 +1,4 @@
-//! TLS 1.3 of the kernel's TCP: the same library as that of our QUIC, with a certificate of the run's own.
+//! TLS 1.3 of the kernel's TCP: the library of our QUIC, with a certificate for each run.
 
 use std::sync::Arc;
 

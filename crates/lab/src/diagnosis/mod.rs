@@ -1,8 +1,7 @@
-//! Diagnosis of one end of a connection from its qlog file: a timeline, what was lost, when the sender stood still, and what kept it from
-//! sending more.
+//! Diagnosis of one end of a connection from its qlog file: timeline, losses, stalls, and limits of the sender.
 //!
-//! The events read are those of draft-ietf-quic-qlog-quic-events in JSON text sequences. What limits the sender is in the event
-//! `sender:limited`, which is ours: of files without it, nothing is said about that.
+//! The events read are those of draft-ietf-quic-qlog-quic-events in JSON text sequences. The event `sender:limited`, which is ours, has the
+//! limit of the sender. Without it the diagnosis leaves out the limits.
 
 mod read;
 mod text;

@@ -1,4 +1,4 @@
-//! From records to a diagnosis: events are collected, then judged when the length of the whole is known.
+//! Diagnosis from records: events are collected, and evaluated when the total duration is known.
 
 use std::{
     collections::BTreeMap,

@@ -1,7 +1,7 @@
-//! The table of all figures: what reports, comparisons, gates and files know of each.
+//! Table of all figures, for reports, comparisons, gates and files.
 //!
-//! A row says what the figure is measured in, which way it improves, how two values of it are compared, what zero and a missing
-//! value mean, on which other figure it rests, which workloads have it, and how large a difference matters.
+//! A row has the unit of the figure, its better direction, the method of comparison, the meaning of zero and of a missing value, the figure
+//! on which it depends, its workloads, and the smallest difference that matters.
 
 use super::{Figure, Unit};
 use crate::{

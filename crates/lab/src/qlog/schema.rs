@@ -1,8 +1,8 @@
 //! Checker of qlog 0.3 files: the definitions of draft-ietf-quic-qlog-main-schema-02 and draft-ietf-quic-qlog-quic-events-02 as a table,
-//! which knows nothing of the writer.
+//! independent of the writer.
 //!
-//! A definition lists fields, each with its kind, mandatory unless marked. A field that a definition does not list is a fault, except
-//! where the draft permits any further field.
+//! A definition lists fields, each with its kind, mandatory unless marked. A field outside of its definition is a fault, except where the
+//! draft permits any further field.
 
 use std::{
     collections::BTreeMap,

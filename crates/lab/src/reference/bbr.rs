@@ -1,8 +1,8 @@
-//! Known facts of BBR: how goodput answers to random loss, how long packets wait, how two flows share.
+//! Known properties of BBR: goodput under random loss, queueing delay, shares of two flows.
 //!
-//! BBRv1 sends a quarter more than the path delivers in one round of eight, and so holds its rate against every loss below
-//! 1 - 1 / 1.25 = 20 %. BBRv3 takes more than 2 % of a flight lost for too much in flight, and breaks down beyond. Neither
-//! lets the queue grow with the buffer.
+//! BBRv1 sends a quarter more than the path delivers in one round of eight, and so keeps its rate under every loss below 1 - 1 / 1.25 = 20
+//! %. BBRv3 treats a loss of more than 2 % of a flight as too much in flight, and its goodput collapses beyond that. Neither lets the queue
+//! grow with the buffer.
 
 use transport::{Profile, congestion::Algorithm};
 use units::{Bitrate, Duration};

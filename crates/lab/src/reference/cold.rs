@@ -1,7 +1,7 @@
-//! Requests on connections that know little of their path: new ones, and those that never carry more than such requests.
+//! Requests on connections with little knowledge of their path: new ones, and those that carry only such requests.
 //!
-//! Losses lie in the direction of the data, but for the handshake with its first request: there both directions lose. Runs with
-//! `auto` are checked for evidence: repair symbols on the wire.
+//! Losses occur in the direction of the data. In the handshake with its first request they occur in both directions. Runs with `auto` are
+//! checked for evidence: repair symbols on the wire.
 
 use std::fmt::Write;
 

@@ -1,7 +1,7 @@
-//! Forward error correction against what theory says of its codes, and what it is worth: residual loss of datagrams, latency of
-//! messages and requests, goodput of bulk transfers.
+//! Forward error correction compared with the theory of its codes, and its benefit: residual loss of datagrams, latency of messages and
+//! requests, goodput of bulk transfers.
 //!
-//! Every run is checked for evidence: repair symbols on the wire where a code was asked for.
+//! Every run with a code is checked for evidence: repair symbols on the wire.
 
 use std::fmt::Write;
 

@@ -1,7 +1,7 @@
-//! Downloads over one bottleneck, each with a profile of its own, and every figure of both ends.
+//! Downloads over one bottleneck, each with its own profile, and every figure of both ends.
 //!
-//! The connections of a [`crate::run`] are alike, which is what comparing stacks needs. Here they may differ: how flows
-//! with different settings share a path, and what the two ends of one connection counted, can be seen only like this.
+//! The connections of a [`crate::run`] have equal settings, for the comparison of stacks. Here they may differ. This shows how flows with
+//! different settings share a path, and the counters of both ends of one connection.
 
 use std::sync::Arc;
 

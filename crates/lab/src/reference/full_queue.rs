@@ -1,5 +1,5 @@
-//! The delay of a full queue: a sender that fills the buffer until packets are lost makes packets wait for as long as the
-//! buffer takes to drain, whatever the buffer's size.
+//! Delay of a full queue: a sender that fills the buffer until packets are lost makes packets wait for the time in which the buffer drains,
+//! whatever its size.
 
 use super::{Failed, Finding, centre, figure, runs, scenario};
 use crate::{figure::Figure, scenario::Scenario};

@@ -1,5 +1,4 @@
-//! Hazards of congestion control that are known from the field: the dips of ProbeRTT, and reordering together with sparse
-//! acknowledgements.
+//! Known hazards of congestion control: dips of ProbeRTT, and reordering with sparse acknowledgements.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

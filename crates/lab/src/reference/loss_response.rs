@@ -1,7 +1,7 @@
-//! Goodput under random loss: NewReno and CUBIC against the average windows of RFC 9438 §5.1.
+//! Goodput under random loss: NewReno and CUBIC compared with the average windows of RFC 9438 §5.1.
 //!
-//! The model knows nothing of timeouts, slow start or a bottleneck. The path is therefore wide (50 Mbit/s where the model
-//! predicts 1.4 to 4.4), the loss at most 1 %, and the start is not measured.
+//! The model has no timeouts, slow start or bottleneck. The path is therefore wide (50 Mbit/s where the model predicts 1.4 to 4.4), the
+//! loss at most 1 %, and the start is not measured.
 
 use super::{Failed, Finding, centre, figure, runs, scenario};
 use crate::{figure::Figure, measure::LinkWindow, record::Record, scenario::Scenario, stats::distribution::to_f64};

@@ -1,7 +1,7 @@
-//! The variation of delay in each direction, as the sender learns it from receive times, against the simulator's truth.
+//! Variation of the one-way delay, estimated by the sender from receive timestamps, compared with the simulator's exact values.
 //!
-//! Both ends are watched: when each packet left and when it arrived is known exactly. Clocks of the two ends differ by an
-//! hour and may drift apart; neither end knows.
+//! Departure and arrival of each packet are known exactly. The clocks of the two ends differ by an hour and may drift apart; neither end
+//! knows.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! Loss that is no congestion: what a sender gains that passes over it, and what that costs a neighbour.
+//! Random loss: gain of a sender that tolerates it, and cost for a neighbour.
 
 use transport::{Profile, recovery::LossTolerance};
 use units::{Bitrate, Duration, Probability};

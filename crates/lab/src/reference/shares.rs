@@ -1,8 +1,8 @@
 //! Shares of a bottleneck: two downloads with different controllers, over the size of the buffer.
 //!
-//! What holds for every implementation that was measured, and in the literature (Cao et al., IMC 2019): what BBR gets beside
-//! CUBIC falls as the buffer grows, and so does what NewReno gets. Two flows of a kind share evenly, in the median over
-//! start offsets; a single run may not (Floyd & Jacobson's phase effects).
+//! This holds for every measured implementation, and in the literature (Cao et al., IMC 2019): the share of BBR beside CUBIC falls as the
+//! buffer grows, and so does the share of NewReno. Two flows of a kind share evenly, in the median over start offsets; a single run may not
+//! (Floyd & Jacobson's phase effects).
 
 use transport::Profile;
 use units::{Bitrate, Duration};

@@ -1,6 +1,6 @@
-//! The headline figures of some contenders side by side: medians over the seeds, and which differences the seeds decide.
+//! Main figures of some contenders side by side: medians over the seeds, and the differences that the seeds decide.
 //!
-//! Decisions are those of [`crate::stats::compare`], like every other comparison of the laboratory.
+//! [`crate::stats::compare`] makes all decisions.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! The report in a screenful: the figures that the workload is about, the best of each row marked, and one sentence on who
-//! wins. At most 80 columns wide.
+//! Report on one screen: main figures of the workload, the best of each row marked, and a sentence on the best contender. At most 80
+//! columns wide.
 
 use core::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Effects of factors: what each level does to one contender, figures over the levels, and cells of two factors.
+//! Effects of factors: effect of each level on one contender, figures over the levels, and cells of two factors.
 
 use serde::Serialize;
 

@@ -1,5 +1,4 @@
-//! A matrix as one HTML file that needs nothing else: no script, no font and no picture from elsewhere. What was found stands
-//! first, how it was found behind it.
+//! A matrix as one self-contained HTML file: no external script, font or picture. Results come first, methods after them.
 
 use core::fmt::Write;
 

@@ -1,5 +1,5 @@
-//! Report on a matrix: each further contender against the first, over all points, by the levels of each factor, and point by
-//! point; whether the ranking depends on the law of loss; and whether the laboratory finds differences where there are none.
+//! Report on a matrix: each further contender against the first, over all points, by the levels of each factor, and point by point;
+//! dependence of the ranking on the loss model; and the A/A control, which must find no difference.
 
 use serde::{Serialize, Serializer};
 

@@ -1,4 +1,4 @@
-//! A matrix as Markdown, for people, and as CSV, for programs: one row per point, contender and figure.
+//! A matrix as Markdown, and as CSV: one row per point, contender and figure.
 
 use core::fmt::Write;
 

@@ -1,5 +1,4 @@
-//! Plots as inline SVG: everything a picture needs stands in it, colours come from the page, so that they follow its light
-//! or dark scheme.
+//! Plots as self-contained inline SVG. Colours come from the page, so that they follow its light or dark scheme.
 
 mod cloud;
 mod curves;

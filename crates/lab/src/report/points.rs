@@ -1,7 +1,7 @@
-//! A scenario with factors in a screenful or two: what is varied, the headline figures at each point, and who wins where.
+//! A scenario with factors on one or two screens: factors, main figures at each point, and the best contender at each.
 //!
-//! Factors of the contenders' profiles (`fec`, `profile.…`) make columns, as further contenders; factors of the path and
-//! the traffic make rows.
+//! Factors of the contenders' profiles (`fec`, `profile.…`) make columns, as further contenders; factors of the path and the traffic make
+//! rows.
 
 use core::fmt::Write;
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! Worth of repair: a sentence for each contender that spends some of the wire on it and gains nothing.
+//! Benefit of repair: a sentence for each contender that spends bytes on it without a gain.
 
 use super::{Report, board::Outcome, text::column_name, verdict::quantity};
 use crate::{

@@ -1,8 +1,8 @@
-//! Time series of one end of a connection, from its qlog file, as one HTML page: window and flight, RTT, rates, the rhythm of
+//! Time series of one end of a connection, from its qlog file, as one HTML page: window and bytes in flight, RTT, rates, spacing of
 //! acknowledgements, states of the congestion controller.
 //!
-//! The events read are those of draft-ietf-quic-qlog-quic-events in JSON text sequences, so that files of other stacks that write
-//! them will do as well.
+//! The events read are those of draft-ietf-quic-qlog-quic-events in JSON text sequences, so files of other stacks with these events work
+//! too.
 
 use core::fmt::Write;
 use std::io::{BufRead, Error};

@@ -1,5 +1,5 @@
-//! The whole report as text: all figures with their intervals, the comparison, what was simulated and how. Readable without
-//! colour, at most 80 columns wide.
+//! Complete report as text: all figures with their intervals, the comparison, and a description of the simulation. Readable without colour,
+//! at most 80 columns wide.
 
 use core::fmt::{self, Write};
 

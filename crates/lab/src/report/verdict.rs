@@ -1,4 +1,4 @@
-//! One sentence on who wins, at what price and how surely, or that the runs do not decide.
+//! Sentence on the best contender, its price and the confidence, or that the runs do not decide.
 
 use super::board::{Board, Outcome, Row, Standing};
 use crate::{

@@ -1,4 +1,4 @@
-//! Factors, and the points that result: every combination of the factors' levels is a scenario of its own.
+//! Factors, and the resulting points: every combination of the factors' levels is a scenario.
 
 use std::collections::BTreeMap;
 

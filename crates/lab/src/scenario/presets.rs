@@ -1,4 +1,4 @@
-//! The scenarios that are built in: the files of `scenarios/`.
+//! Built-in scenarios: the files of `scenarios/`.
 
 /// A scenario that is built in.
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,4 @@
-//! From text to a scenario, with errors that name the file, the line, the field and the name that was probably meant.
+//! Parser of scenarios. Errors name the file, the line, the field and the name that was probably meant.
 
 use std::{ops::Range, path::Path};
 

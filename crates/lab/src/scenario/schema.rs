@@ -1,4 +1,4 @@
-//! The JSON Schema of scenario files, for editors and for programs that write them.
+//! JSON Schema of scenario files, for editors and other programs.
 
 /// The schema (draft 2020-12). It names every field; what fields mean together is checked when a scenario is read.
 pub const fn schema() -> &'static str {

@@ -1,4 +1,4 @@
-//! Sessions of people over a connection: the video, the page, the feed.
+//! User sessions over a connection: video, page, feed.
 
 use serde::{Deserialize, Serialize};
 use units::{Bitrate, DataSize, Duration};

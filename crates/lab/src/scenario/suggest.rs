@@ -1,4 +1,4 @@
-//! The name that was probably meant.
+//! Suggestion of the name that was probably meant.
 
 /// The candidate closest to `name`, if one is close enough to be a slip of the fingers.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {

@@ -1,4 +1,4 @@
-//! Thresholds: limits for figures, in the units that people write.
+//! Thresholds: limits of figures, in the units of scenario files.
 
 use serde::{Deserialize, Serialize};
 use units::{Bitrate, DataSize, Probability, duration_text};

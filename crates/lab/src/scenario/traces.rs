@@ -1,4 +1,4 @@
-//! Reads the traces that a scenario names, so that the scenario holds everything that a run depends on.
+//! Traces that a scenario names. They are read at the start, so that the scenario holds everything on which a run depends.
 
 use std::{fs, path::Path};
 

@@ -1,5 +1,5 @@
-//! The anchors of the self-test: what shapers, controllers, repair and acknowledgements are known to do. They are not part of the
-//! negative controls, which break what stands between the simulation and the figures.
+//! Anchors of the self-test: known behaviour of shapers, controllers, repair and acknowledgements. They are not part of the negative
+//! controls, which break the steps between simulation and figures.
 
 use netem::{Link, LinkConfig, Policer, RateTrace};
 use units::{Bitrate, DataSize, Duration, Instant, Seed};

@@ -1,7 +1,7 @@
-//! The full self-test: known answers for the whole chain, from the link to the figure. `tiderace lab selftest` runs it.
+//! Full self-test: known answers of the whole chain, from the link to the figure. `tiderace lab selftest` runs it.
 //!
-//! Each check has an answer that follows from arithmetic or from a standard. A laboratory that cannot fail it shows nothing:
-//! [`Fault`] breaks one part of the chain at a time, and the check made for it must turn red.
+//! The answer of each check follows from arithmetic or from a standard. To show that a check can fail, [`Fault`] breaks one part of the
+//! chain at a time, and the check for this part has to fail.
 
 use core::{
     num::NonZeroUsize,

@@ -1,4 +1,4 @@
-//! Comparisons of a check: each with its value, what was expected, and the tolerance.
+//! Comparisons of a check: value, expected value and tolerance.
 
 use core::fmt::Display;
 

@@ -1,4 +1,4 @@
-//! The whole chain, from the link through the stack to the figure, on paths where arithmetic gives the figure.
+//! The whole chain, from the link through the stack to the figure, on paths whose figures follow from arithmetic.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,4 +1,4 @@
-//! Erasure codes against algebra: which losses can be repaired does not depend on chance.
+//! Erasure codes compared with algebra: repairable losses do not depend on chance.
 
 use fec::{COLUMNS, Decoder, Encoder, Kernel, ROWS, Repair, Schedule, Scheme, coefficient, gf};
 

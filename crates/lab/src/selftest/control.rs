@@ -1,4 +1,4 @@
-//! Congestion control, pacing and flow control against recursions and closed forms that know nothing of our stack.
+//! Congestion control, pacing and flow control compared with recursions and closed forms that are independent of our stack.
 
 use netem::{Loss, LossTrace};
 

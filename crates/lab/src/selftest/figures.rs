@@ -1,4 +1,4 @@
-//! From counters to figures: every figure of records made by hand, and the statistics under them.
+//! Figures from counters: every figure of hand-made records, and their statistics.
 
 use netem::Histogram;
 use sim::FlowLoss;

@@ -1,4 +1,4 @@
-//! The link model against closed forms: times, rates, changes, jitter, order, copies. No stack takes part.
+//! Link model compared with closed forms: times, rates, changes, jitter, order, copies. No stack takes part.
 
 use netem::{
     Change, Duplicate, Fate, Histogram, Link, LinkConfig, Nat, NatConfig, Outage, PacketMeta, Policer, Protocol, Queue,

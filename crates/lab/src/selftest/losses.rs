@@ -1,4 +1,4 @@
-//! Loss laws and managed queues against closed forms.
+//! Loss models and managed queues compared with closed forms.
 
 use netem::{Codel, DropReason, Ecn, FqCodel, LinkConfig, Loss, LossTrace, PacketMeta, Queue, Verdict};
 use units::{Bitrate, DataSize, Duration, Instant};

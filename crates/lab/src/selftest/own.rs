@@ -1,5 +1,5 @@
-//! The checks that a run makes of itself: that the links of its scenario do what the scenario says, each direction and each property apart,
-//! with as many packets as it takes to see a tenth less or more.
+//! Checks of a run: the links of its scenario obey the scenario, each direction and each property separately, with enough packets to detect
+//! a deviation of a tenth.
 
 use core::fmt::Write as _;
 

@@ -1,8 +1,8 @@
 //! Comparison of two contenders, paired by seed, because both met the same path.
 //!
-//! The estimate is the median of the pairs, the interval the one of ranks (see [`super::interval`]). A difference leaves out 0
-//! exactly when the ratio of the same pairs leaves out 1, so the two never disagree, and a pair with a zero, with a value that
-//! never came or with one that is unknown takes part like any other.
+//! The estimate is the median of the pairs, the interval is by ranks (see [`super::interval`]). A difference excludes 0 exactly when the
+//! ratio of the same pairs excludes 1, so the two never disagree. A pair with a zero, with a value that never occurred or with an unknown
+//! value is included like any other.
 
 use serde::Serialize;
 

@@ -1,7 +1,7 @@
-//! Coverage of intervals, by simulation: the measure by which methods are chosen.
+//! Coverage of intervals by simulation, on which the choice of methods is based.
 //!
-//! The laws are those that runs of a laboratory have: symmetric noise, a long tail, a run in ten that goes wrong, two ways
-//! that a run can take, and figures that are counts.
+//! The distributions are those of runs of a laboratory: symmetric noise, a long tail, a run in ten that fails, bimodal runs, and figures
+//! that are counts.
 
 use units::Seed;
 

@@ -1,7 +1,7 @@
-//! The normal and Student's t distribution: what intervals and sample sizes are computed from.
+//! Normal distribution and Student's t distribution, for intervals and sample sizes.
 //!
-//! Both are needed a few times per report, so they are summed from their series and inverted by bisection: exact to
-//! far more digits than a report prints, without tables of constants.
+//! Both are needed a few times per report, so they are summed from their series and inverted by bisection: exact to far more digits than a
+//! report prints, without tables of constants.
 
 /// Probability that a standard normal variable is below `x`.
 pub fn normal_cdf(x: f64) -> f64 {

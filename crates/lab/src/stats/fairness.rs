@@ -1,4 +1,4 @@
-//! Fairness between flows that share the link.
+//! Fairness between flows that share a link.
 
 use super::distribution::to_f64;
 

@@ -1,9 +1,9 @@
-//! Intervals over the seeds, by ranks: two of the values themselves, chosen so that they enclose the middle with a known
-//! probability whatever the distribution is.
+//! Intervals over the seeds, by ranks: two of the values, chosen so that they enclose the median with a known probability whatever the
+//! distribution.
 //!
-//! The target is the median of runs, of every figure. A mean has no interval that keeps its promise with few runs: if one run
-//! in ten goes wrong, half of all sets of six contain no such run, and nothing in them tells of it. Ranks also place what has
-//! no number: a value that never came is longer than any other, and one that is unknown may lie anywhere.
+//! The target is the median of runs, for every figure. The mean has no interval with reliable coverage for few runs: if one run in ten
+//! fails, half of all sets of six contain no such run, and nothing in them shows it. Ranks also place results without a number: a value
+//! that never occurred is longer than any other, and an unknown one may lie anywhere.
 
 use rand_core::RngCore;
 use serde::{Serialize, Serializer};

@@ -1,4 +1,4 @@
-//! Percentiles of many samples, and when there are too few samples to quote one.
+//! Percentiles of many samples, and the number of samples that they need.
 
 use super::distribution::to_f64;
 

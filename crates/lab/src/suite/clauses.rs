@@ -1,4 +1,4 @@
-//! Building blocks of clauses: finding the moments they speak of.
+//! Building blocks of clauses: searches for moments.
 
 use transport::congestion::PathModel;
 use units::{Bitrate, Duration, Instant};

@@ -1,11 +1,11 @@
-//! The example test cases of draft-ietf-ccwg-bbr ("BBR Example Test Cases"), as scenarios that run.
+//! Example test cases of draft-ietf-ccwg-bbr ("BBR Example Test Cases"), as executable scenarios.
 //!
-//! A [`Case`] bears the draft's name and is data: one or more [`Scene`]s, each a path, a list of [`Step`]s ("when it enters
-//! Drain, take a tenth of the rate away") and the [`Clause`]s that the draft verifies. [`run_case`] plays the scenes with a
-//! contender on the modelled path, notes what the sender shows of itself after each of its steps ([`Moment`]), and asks
-//! every clause. What a contender does not show is unsupported, never passed.
+//! A [`Case`] has the draft's name and is data: one or more [`Scene`]s, each with a path, a list of [`Step`]s ("when it enters Drain,
+//! reduce the rate by a tenth") and the [`Clause`]s that the draft verifies. [`run_case`] runs the scenes with a contender on the modelled
+//! path, records the visible state of the sender after each step ([`Moment`]), and evaluates every clause. State that a contender does not
+//! report makes a clause unsupported, never passed.
 //!
-//! The draft leaves paths open where it does not matter, and so do its numbers where they do: each scene states its own.
+//! The draft leaves some paths and numbers open: each scene states its own.
 
 mod clauses;
 mod paths;

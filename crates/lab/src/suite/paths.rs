@@ -1,4 +1,4 @@
-//! Paths that are out of the ordinary: aggregation, next to no BDP, a rate that jumps, a policer.
+//! Unusual paths: aggregation, a tiny BDP, a rate that jumps, a policer.
 
 use super::clauses::{bps, found, mbps, number};
 use super::startup::bdps;

@@ -1,4 +1,4 @@
-//! ProbeBW: up, down, and what an application without data does to it.
+//! ProbeBW: up, down, and an application without data.
 
 use super::clauses::{bps, found, goes, mbps};
 use super::{Act, Case, Clause, Scene, Step, Verdict, When, millis, ms};

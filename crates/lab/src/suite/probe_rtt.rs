@@ -1,4 +1,4 @@
-//! ProbeRTT: when it comes, when it does not.
+//! ProbeRTT: conditions under which it occurs and does not occur.
 
 use super::clauses::{bps, found, goes, mbps};
 use super::startup::bdps;

@@ -1,4 +1,4 @@
-//! Losses, and losses that are none.
+//! Losses, and spurious losses.
 
 use super::clauses::{found, goes};
 use super::{Act, Case, Clause, Scene, Step, Verdict, When, millis, ms};

@@ -1,4 +1,4 @@
-//! The stage: network, contender, and the hand that makes the steps of a scene happen.
+//! Stage of a scene: network, contender, and execution of the steps.
 
 use std::{
     cell::RefCell,

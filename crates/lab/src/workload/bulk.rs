@@ -1,7 +1,7 @@
-//! Bulk: streams that always have something to send.
+//! Bulk: streams that always have data to send.
 //!
-//! The client opens the streams. For a download it sends one byte and the end, upon which the server sends without
-//! end; for an upload it sends without end itself.
+//! The client opens the streams. For a download it sends one byte and the end, and the server sends without end; for an upload the client
+//! sends without end.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
-//! Unreliable datagrams at a constant rate (RFC 9221), or as many messages in order on a stream. Each carries its number and the
-//! time at which it was handed to the stack, so the receiver knows what it misses and how long each took.
+//! Unreliable datagrams at a constant rate (RFC 9221), or as many messages in order on a stream. Each carries its number and the time at
+//! which it was handed to the stack, so the receiver computes missing ones and delays.
 //!
-//! A client that has been here before announces what will come on a stream, as early data; datagrams follow the handshake.
+//! A returning client announces the messages on a stream, as early data; datagrams follow the handshake.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use units::{DataSize, Duration, Instant};

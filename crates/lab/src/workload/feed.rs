@@ -1,6 +1,5 @@
-//! A feed: every screen asks for some answers of an interface and for images, all at once and the answers first; with the
-//! next screen the images that have not arrived are given up. What counts is how long answers take, and how many images
-//! somebody got to see.
+//! A feed: every screen requests some answers of an interface and images, all at once and the answers first. With the next screen, images
+//! that have not arrived are cancelled. Figures are latency of answers, and the share of images seen.
 
 use units::Instant;
 

@@ -1,7 +1,7 @@
-//! Fetching objects of different sizes over one connection: what video, pages and feeds are made of.
+//! Objects of different sizes over one connection, the basis of video, pages and feeds.
 //!
-//! Each object has a stream of its own. The request says how many bytes the answer has and how urgent it is; the server
-//! answers with so many bytes of the pattern. A fetch may be given up before it is complete.
+//! Each object has a stream. The request has size and urgency of the answer; the server answers with this number of bytes of the pattern. A
+//! fetch may be cancelled before it is complete.
 
 use std::collections::BTreeMap;
 

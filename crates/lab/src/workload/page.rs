@@ -1,5 +1,4 @@
-//! A web page: a document, then what it needs to be laid out, then what stands in it. What counts is the time to the last
-//! object.
+//! A web page: a document, then resources that its layout needs, then images. The figure is the time to the last object.
 
 use super::{
     Scope,

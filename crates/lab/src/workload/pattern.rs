@@ -1,5 +1,5 @@
-//! The bytes that workloads send: known at every offset, so that each received byte can be compared, and static, so
-//! that sending them copies nothing.
+//! Bytes sent by workloads: known at every offset, so that each received byte can be compared, and static, so that sending them copies
+//! nothing.
 
 use bytes::Bytes;
 

@@ -1,5 +1,5 @@
-//! Request and response: each slot of the client has one request in flight and sends the next when the response is
-//! complete. Every request has a stream of its own.
+//! Request and response: each slot of the client has one request in flight and sends the next when the response is complete. Every request
+//! has its own stream.
 
 use std::collections::BTreeMap;
 

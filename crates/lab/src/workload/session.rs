@@ -1,5 +1,5 @@
-//! Session of a person over one connection: watches a video, opens a page, scrolls through a feed. A script at the client asks
-//! for objects, at moments and in an order that follow from what has arrived; the server answers.
+//! User session over one connection: watches a video, opens a page, scrolls through a feed. A script at the client requests objects, at
+//! times and in an order that follow from arrivals; the server answers.
 
 use units::{Duration, Instant};
 

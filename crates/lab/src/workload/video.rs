@@ -1,9 +1,8 @@
-//! Video in segments, with a bitrate that follows the path: what counts is how long it stands still, how often the quality
-//! changes, and how good it is.
+//! Video in segments, with a bitrate that adapts to the path. Figures are stalls, changes of quality, and bitrate.
 //!
-//! The player asks for one segment at a time while its buffer has room. The first one has the lowest bitrate; then the
-//! highest that four fifths of the rate carry at which the last three segments came, and the lowest again while the buffer
-//! holds less than a segment. It plays from the first segment on, and again from the next one when the buffer ran dry.
+//! The player requests one segment at a time while its buffer has room. The first one has the lowest bitrate. Then it is the highest
+//! bitrate within four fifths of the rate at which the last three segments arrived, and the lowest again while the buffer holds less than a
+//! segment. The player plays from the first segment on, and again from the next one when the buffer ran dry.
 
 use units::{Bitrate, Duration, Instant};
 

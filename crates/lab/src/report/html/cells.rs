@@ -1,4 +1,4 @@
-//! Cells of two factors as heat maps, one for each contender: the stronger the colour, the larger the value.
+//! Cells of two factors as heat maps, one for each contender: a stronger colour is a larger value.
 
 use core::fmt::Write;
 

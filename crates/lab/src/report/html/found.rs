@@ -1,4 +1,4 @@
-//! Findings in sentences: contenders against the baseline, or levels of a factor against its first; and whether to believe them.
+//! Findings in sentences: contenders against the baseline, or levels of a factor against its first; and their reliability.
 
 use core::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Clouds of points, and distributions.
+//! Scatter plots and distributions.
 
 use core::fmt::Write;
 

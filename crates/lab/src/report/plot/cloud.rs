@@ -1,4 +1,4 @@
-//! Clouds of points, one for each contender.
+//! Scatter plots, one cloud for each contender.
 
 use core::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Curves with intervals as a picture that is a file of its own.
+//! Curves with intervals as a picture file.
 
 use core::fmt::Write;
 

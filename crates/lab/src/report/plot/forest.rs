@@ -1,4 +1,4 @@
-//! Estimates with their intervals below one another.
+//! Forest plots: estimates with their intervals below one another.
 
 use core::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Values over time, with states behind them.
+//! Values over time, with states in the background.
 
 use core::fmt::Write;
 
