@@ -1,4 +1,4 @@
-//! The program about itself: completions, manual pages, version.
+//! Commands about the program: completions, manual pages, version.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! Addresses on the command line, and hints for those that cannot be used.
+//! Addresses on the command line, and hints for unusable ones.
 
 use std::{
     io,

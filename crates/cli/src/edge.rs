@@ -1,4 +1,4 @@
-//! `tiderace edge`: the gateway, and how to talk to one that runs.
+//! `tiderace edge`: the gateway, and commands to a running one.
 
 mod status;
 

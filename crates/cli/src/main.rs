@@ -1,4 +1,4 @@
-//! The command line of tiderace: a table of contents. Each subcommand has a file.
+//! The command line of tiderace. Each subcommand has a file.
 
 mod about;
 mod address;

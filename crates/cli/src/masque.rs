@@ -1,4 +1,4 @@
-//! `tiderace masque`: UDP and TCP of this machine through a proxy, over HTTP/3.
+//! `tiderace masque`: forwards local UDP and TCP ports through a proxy, over HTTP/3.
 
 mod tcp;
 mod udp;

@@ -1,10 +1,11 @@
-//! `tiderace perf`: how fast connections are, between two machines or two processes, over QUIC or the kernel's TCP.
+//! `tiderace perf`: measures connections between two hosts or processes, over QUIC or the kernel's TCP.
 //!
-//! - [`server`] answers; [`client`] asks by its [`options`], and reports the [`outcome`].
-//! - [`protocol`] is what they say to each other over QUIC. [`quic`] is the client's run, [`reach`] its connections, [`transfer`] one stream.
+//! - [`server`] answers; [`client`] measures as its [`options`] say, and reports the [`outcome`].
+//! - [`protocol`] is the protocol of both over QUIC. [`quic`] is the client's run, [`reach`] its connections, [`transfer`] one stream.
 //! - [`datagrams`] sends datagrams at a fixed rate, [`requests`] compares kinds of connections, [`mod@tcp`] does the same over TCP.
-//! - [`interval`] prints lines meanwhile, [`progress`] a bar; [`stop`] is Ctrl-C.
-//! - [`report`] is what is printed, [`prometheus`] the same as metrics; [`samples`] is what may be said of times, [`mod@fec`] what repair did.
+//! - [`interval`] prints lines during a transfer, [`progress`] a bar; [`stop`] is Ctrl-C.
+//! - [`report`] prints the result, [`prometheus`] prints it as metrics; [`samples`] has statistics of times, [`mod@fec`] counters of
+//!   repair.
 //! - [`cpu`] is CPU time.
 
 mod client;

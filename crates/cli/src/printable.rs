@@ -1,4 +1,4 @@
-//! Text of peers on a terminal: it must not move the cursor, change colours, or begin a line of its own.
+//! Text of peers on a terminal: it must not move the cursor, change colours, or start a new line.
 
 use std::borrow::Cow;
 

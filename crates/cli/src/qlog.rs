@@ -1,4 +1,4 @@
-//! `tiderace qlog`: what qlog files say.
+//! `tiderace qlog`: analyses qlog files.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! `tiderace relay`: a modelled path between programs that speak UDP, in real time.
+//! `tiderace relay`: a modelled path between UDP programs, in real time.
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 

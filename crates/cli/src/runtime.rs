@@ -1,4 +1,4 @@
-//! The runtime on which commands do their work.
+//! Runtime of commands.
 
 use tokio::runtime::{Builder, Runtime};
 

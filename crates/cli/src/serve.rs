@@ -1,4 +1,4 @@
-//! `tiderace serve`: a directory over HTTP/3, HTTP/2 and HTTP/1.1, without a configuration.
+//! `tiderace serve`: serves a directory over HTTP/3, HTTP/2 and HTTP/1.1, without a configuration.
 
 use std::{
     fs,

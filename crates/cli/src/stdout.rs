@@ -1,4 +1,4 @@
-//! The standard output: results and nothing else.
+//! Standard output, for results only.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! `tiderace stream`: the standard input and output on a QUIC stream, for private protocols.
+//! `tiderace stream`: standard input and output on a QUIC stream, for private protocols.
 
 use std::{
     io::{Read, Write},

@@ -1,4 +1,4 @@
-//! Certificates: the server's own, and whom the client trusts.
+//! Certificates: the server's certificate, and the trust of clients.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! `tiderace edge status`: the state of a gateway that runs, for people and for programs.
+//! `tiderace edge status`: the state of a running gateway, as text and JSON.
 
 use std::{fmt::Write, io::IsTerminal, process::ExitCode, time::Duration};
 

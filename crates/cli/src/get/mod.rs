@@ -1,4 +1,4 @@
-//! `tiderace get`: URLs, over QUIC or TCP, and the verdict on the network.
+//! `tiderace get`: fetches URLs over QUIC or TCP, and reports the verdict on the network.
 
 mod output;
 pub(crate) mod request;

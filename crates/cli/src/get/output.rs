@@ -1,4 +1,4 @@
-//! Destination of the answer: the standard output, a file, decompressed or as it came.
+//! Destination of the content: standard output or a file, decompressed or unchanged.
 
 use std::{
     io::{IsTerminal, Write},

@@ -1,4 +1,4 @@
-//! `--write-out`: one line about an exchange, in a form that the user writes.
+//! `--write-out`: one line about an exchange, in the user's format.
 
 use std::{fmt::Write as _, str::FromStr};
 

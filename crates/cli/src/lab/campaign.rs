@@ -1,4 +1,4 @@
-//! `tiderace lab matrix`, `resume` and `replay`: many runs, in a file that survives being ended at any moment.
+//! `tiderace lab matrix`, `resume` and `replay`: many runs, in a file that survives an interruption at any time.
 
 use std::{
     fs,

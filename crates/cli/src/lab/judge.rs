@@ -1,4 +1,4 @@
-//! `tiderace lab compare` and `gate`: two files of records against one another, and a verdict that a build can fail on.
+//! `tiderace lab compare` and `gate`: comparison of two files of records, and a verdict for builds.
 
 use std::{
     path::{Path, PathBuf},

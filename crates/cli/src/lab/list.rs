@@ -1,4 +1,4 @@
-//! `tiderace lab list`: the scenarios that are built in.
+//! `tiderace lab list`: the built-in scenarios.
 
 use std::process::ExitCode;
 

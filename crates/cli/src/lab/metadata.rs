@@ -1,4 +1,4 @@
-//! Environment of a matrix: what a reader needs to judge it, kept beside the records, which hold nothing of the machine.
+//! Environment of a matrix: data that a reader needs for its evaluation, beside the records, which are independent of the machine.
 
 use std::{fs, path::Path, process::Command};
 

@@ -1,4 +1,4 @@
-//! `tiderace lab new`: a scenario file from options, or from answers on a terminal.
+//! `tiderace lab new`: a scenario file from options, or from answers at a terminal.
 
 use std::{
     fmt::Write as _,

@@ -1,4 +1,4 @@
-//! One connection of each contender over time, for the page of a matrix: a run of it is made again, with a qlog file.
+//! One connection of each contender over time, for the page of a matrix: repeats one of its runs, with a qlog file.
 
 use std::{
     fs,

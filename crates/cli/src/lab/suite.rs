@@ -1,4 +1,4 @@
-//! `tiderace lab suite`: cases that a standard gives, played with our congestion controllers.
+//! `tiderace lab suite`: test cases of a standard, run with our congestion controllers.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `tiderace lab schema`, `fit` and `tc`: what goes with scenario files.
+//! `tiderace lab schema`, `series`, `fit` and `tc`: tools for scenario and qlog files.
 
 use std::{fs, path::PathBuf, process::ExitCode};
 

@@ -1,4 +1,4 @@
-//! `tiderace lab selftest` and `audit`: whether the laboratory itself works, and whether numbers of others can be.
+//! `tiderace lab selftest` and `audit`: checks of the laboratory itself, and of published tables.
 
 use std::{fs, path::PathBuf, process::ExitCode};
 

@@ -1,4 +1,4 @@
-//! A TCP port whose connections are tunnels.
+//! A local TCP port whose connections are tunnels.
 
 use std::{net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! A UDP port that leads into tunnels, one for each program that sends to it.
+//! A local UDP port with a tunnel for each source address.
 
 use std::{
     collections::HashMap,

@@ -1,7 +1,7 @@
 //! `perf client`: opens connections, transfers, and reports.
 //!
-//! In order: the first connection, without which there is no run; connections for one request each, if asked for; the other
-//! connections of the transfer; the transfer on all of them at once; what the server knows of it; the report.
+//! In this order: the first connection, without which there is no run; connections for one request each, if requested; the other
+//! connections of the transfer; the transfer on all of them at once; the server's statistics; the report.
 
 use std::{net::SocketAddr, process::ExitCode};
 

@@ -1,4 +1,4 @@
-//! Counters of forward error correction: both ends, put together for each direction.
+//! Counters of forward error correction of both ends, combined for each direction.
 
 use serde::Serialize;
 use tiderace::Stats;

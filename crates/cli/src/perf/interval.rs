@@ -1,4 +1,4 @@
-//! Interval lines of a transfer, as they come, and the rows of `--csv`.
+//! Interval lines during a transfer, and the rows of `--csv`.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Options of `perf client`, and what they mean together.
+//! Options of `perf client`, and their combinations.
 
 use std::{num::NonZeroU32, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The progress of a transfer on the standard error, when that is a terminal.
+//! Progress of a transfer on standard error, at a terminal.
 
 use std::{
     io::IsTerminal,

@@ -1,6 +1,6 @@
 //! The report as metrics for Prometheus: for a file that node_exporter reads (textfile collector), or a push gateway.
 //!
-//! Each figure is a gauge of the last run. What was not measured has no series.
+//! Each figure is a gauge of the last run. A figure that was not measured has no series.
 
 use std::sync::atomic::AtomicU64;
 

@@ -1,13 +1,13 @@
 //! Protocol between `perf client` and `perf server`.
 //!
-//! Everything goes over bidirectional streams that the client opens, each with one request of four 64-bit numbers in
-//! network byte order, the first of which says what it is.
+//! Everything goes over bidirectional streams that the client opens. Each has one request of four 64-bit numbers in network byte order, the
+//! first of which is its type.
 //!
-//! - A transfer: the bytes that the client will send and the bytes that it wants. Then data goes both ways. [`UNTIL_STOPPED`] as a
-//!   number means: until the client resets the stream (to the server) or asks to stop (from it). After an upload the server answers
-//!   with a [`Receipt`], behind whatever it had to send.
+//! - A transfer: the number of bytes that the client will send, and the number that it wants. Then data is sent both ways.
+//!   [`UNTIL_STOPPED`] as a number means: until the client resets the stream (to the server) or sends STOP_SENDING (from it). After an
+//!   upload the server answers with a [`Receipt`], after its own data.
 //! - Datagrams to the server, or from it by a plan: see [`datagrams`](super::datagrams).
-//! - A report: the figures of the connection at the server's end ([`SenderReport`]).
+//! - A report: the statistics of the connection at the server's end ([`SenderReport`]).
 
 use std::time::Duration;
 

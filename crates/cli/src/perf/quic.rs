@@ -1,4 +1,4 @@
-//! The client over QUIC: connections, transfers on their streams, and what both ends say of them.
+//! Client over QUIC: connections, transfers on their streams, and the statistics of both ends.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The result of a client's run: as a table for people, as JSON for programs, with the unit in each name.
+//! Result of a client's run: as a table, and as JSON, with the unit in each name.
 
 use std::{collections::BTreeMap, fmt::Write, time::Duration};
 

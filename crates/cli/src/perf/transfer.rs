@@ -1,4 +1,4 @@
-//! One stream of the client: so many bytes, or as many as there is time for.
+//! One stream of the client: a number of bytes, or a time.
 
 use std::time::Duration;
 

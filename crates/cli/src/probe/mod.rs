@@ -1,9 +1,9 @@
-//! `tiderace probe`: the path between two hosts, measured over real UDP, QUIC and TCP.
+//! `tiderace probe`: measures the path between two hosts over real UDP, QUIC and TCP.
 //!
-//! - [`client`] measures, [`serve`] answers; [`protocol`] is what they say over QUIC, [`wire`] the datagrams beside it, [`port`]
-//!   their socket.
-//! - [`estimate`] turns packets into figures, [`results`] holds these with their cost, [`report`] prints them.
-//! - [`recommend`] has the rows of docs/choose.md, [`scenario`] writes a file for the laboratory, [`consent`] asks before it loads.
+//! - [`client`] measures, [`serve`] answers; [`protocol`] has their messages over QUIC, [`wire`] the datagrams, [`port`] the socket.
+//! - [`estimate`] computes figures from packets, [`results`] holds these with their cost, [`report`] prints them.
+//! - [`recommend`] has the rows of docs/choose.md, [`scenario`] writes a file for the laboratory, [`consent`] asks before the path is
+//!   loaded.
 
 mod client;
 mod consent;

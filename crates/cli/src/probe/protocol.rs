@@ -1,8 +1,8 @@
 //! Messages between both ends of a probe, over QUIC.
 //!
-//! Each is a JSON object behind its length (32 bits), on a bidirectional stream that the client opens. A connection begins with
-//! [`Request::Begin`], which names the token, or with [`Request::Join`] when it belongs to a session that there is. Data may
-//! follow the answer: records of [`Request::Records`], a stream of bytes of [`Request::Download`] until the client wants no more.
+//! Each is a JSON object after its length (32 bits), on a bidirectional stream that the client opens. A connection begins with
+//! [`Request::Begin`], which has the token, or with [`Request::Join`] if it belongs to an existing session. Data may follow the answer:
+//! records of [`Request::Records`], or a stream of bytes of [`Request::Download`] until the client wants no more.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};

@@ -1,4 +1,4 @@
-//! Settings for a path, from the measured rows of docs/choose.md and no other source.
+//! Settings for a path, only from the measured rows of docs/choose.md.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! Report of a probe, for people and as JSON.
+//! Report of a probe, as text and JSON.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! A scenario of the laboratory with the path that was measured.
+//! Scenario of the laboratory with the measured path.
 
 use std::fmt::Write as _;
 

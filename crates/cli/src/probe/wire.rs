@@ -1,7 +1,7 @@
-//! Datagrams of a probe: plain UDP, so that size, ECN mark and time of each packet are those that the path meets.
+//! Datagrams of a probe: plain UDP, so that the path sees size, ECN mark and time of each packet as sent.
 //!
-//! Key of the session (16 bytes), kind, train, two bytes of flags, number, then 64-bit times and a nonce; zeros up to the size.
-//! The key comes over QUIC, so that only packets of a validated client count; an answer is never larger than its question.
+//! Key of the session (16 bytes), kind, train, two bytes of flags, number, then 64-bit times and a nonce; zeros up to the size. The key is
+//! sent over QUIC, so that only packets of a validated client count. An answer is never larger than its request.
 
 use super::estimate::Arrival;
 

@@ -1,4 +1,4 @@
-//! The client's side of a measurement with datagrams.
+//! Client's side of a measurement with datagrams.
 
 use std::time::Duration;
 

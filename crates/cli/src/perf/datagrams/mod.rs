@@ -1,11 +1,11 @@
 //! `perf --datagrams`: unreliable datagrams (RFC 9221) at a fixed rate.
 //!
-//! [`send`] sends them by a plan, [`receive`] takes them and their delays, [`client`] and [`server`] agree on a stream what is sent, and
-//! exchange what they saw, [`report`] is what both saw together.
+//! [`send`] sends them by a plan; [`receive`] receives them and measures delays; [`client`] and [`server`] agree on the plan on a stream,
+//! and exchange their results; [`report`] combines both.
 //!
 //! The stream begins with a [`Request`](super::protocol::Request). The server answers with one byte: [`READY`], or [`TOO_LARGE`] and the
-//! size that fits (64 bits). Datagrams follow. The sender ends them with a [`Sent`] on the stream; to an upload the server answers with
-//! what it received. A client that wants no more ends its half of the stream.
+//! largest size (64 bits). Datagrams follow. The sender ends them with a [`Sent`] on the stream; after an upload the server answers with
+//! its results. A client that wants no more ends its half of the stream.
 
 mod client;
 mod receive;

@@ -1,4 +1,4 @@
-//! Receiving datagrams: which of them come, in which order, and how their delay varies.
+//! Receiver of datagrams: arrivals, order, and variation of their delay.
 
 use std::{future::Future, pin::pin, time::Duration};
 

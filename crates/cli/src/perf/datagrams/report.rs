@@ -1,4 +1,4 @@
-//! Datagrams of one direction, as both ends saw them.
+//! Datagrams of one direction, with the results of both ends.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Sending datagrams at a fixed rate.
+//! Sender of datagrams at a fixed rate.
 
 use std::{future::Future, pin::pin, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The server's side of a measurement with datagrams.
+//! Server's side of a measurement with datagrams.
 
 use tiderace::{Connection, RecvStream, SendStream};
 

@@ -1,4 +1,4 @@
-//! The client over TCP: connections, transfers on them, and what both ends' kernels say of them.
+//! Client over TCP: connections, transfers on them, and the statistics of both kernels.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Connections of a client over TCP with TLS 1.3, and the reason for one that fails.
+//! Connections of a client over TCP with TLS 1.3, and causes of their failure.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 

@@ -1,9 +1,9 @@
 //! Protocol of `perf --tcp` on a connection.
 //!
-//! The client sends one request, as on a stream of QUIC ([`Request`]). Data to the server follows as it is, up to the client's
-//! close_notify. Data from the server comes in chunks behind their length (32 bits in network byte order); length 0 ends it. Behind that
-//! comes a trailer, which also has its length: a [`Receipt`] of what the server received, and a [`TcpReport`] of what it sent. A client
-//! that has enough sends close_notify, and the server ends with the chunk at hand.
+//! The client sends one request, as on a QUIC stream ([`Request`]). Data to the server follows unframed, up to the client's close_notify.
+//! Data from the server is sent in chunks after their length (32 bits in network byte order); length 0 ends it. After it comes a trailer,
+//! which also has its length: a [`Receipt`] of the data that the server received, and a [`TcpReport`] of the data that it sent. A client
+//! that has enough sends close_notify, and the server ends with the current chunk.
 
 use std::{
     io,

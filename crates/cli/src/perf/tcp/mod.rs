@@ -1,7 +1,7 @@
 //! `perf --tcp`: the same measurement over the kernel's TCP with TLS 1.3.
 //!
-//! [`client`] and [`server`] are the two ends, [`connect`] the client's connections, [`io`] is what they say to each other, [`tls`] their certificates, [`watch`] what the
-//! kernel knows of a connection (`TCP_INFO`).
+//! [`client`] and [`server`] are the two ends, [`connect`] the client's connections, [`io`] their protocol, [`tls`] their certificates,
+//! [`watch`] the kernel's statistics of a connection (`TCP_INFO`).
 
 mod client;
 mod connect;

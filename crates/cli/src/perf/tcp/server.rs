@@ -1,4 +1,4 @@
-//! The server over TCP.
+//! Server over TCP.
 
 use std::{
     process::ExitCode,

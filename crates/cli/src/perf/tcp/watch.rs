@@ -1,4 +1,4 @@
-//! Statistics of a TCP connection that the kernel keeps (`TCP_INFO`), read while it transfers.
+//! The kernel's statistics of a TCP connection (`TCP_INFO`), read during a transfer.
 
 use std::{
     io,

@@ -1,4 +1,4 @@
-//! Arrivals at the measuring end: answers to pings, and the packets of trains.
+//! Received packets at the measuring end: answers to pings, and trains.
 
 use std::{
     collections::HashMap,

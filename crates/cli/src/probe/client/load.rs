@@ -1,5 +1,5 @@
-//! Round trips while the path is loaded: bulk streams on several connections of CUBIC, and what pings, requests and new
-//! connections take meanwhile (draft-ietf-ippm-responsiveness).
+//! RTT under load: bulk streams on several connections of CUBIC, and the latency of pings, requests and new connections beside them
+//! (draft-ietf-ippm-responsiveness).
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
-//! The measuring end: phases in order, from light to heavy.
+//! Measuring end: phases in order, from light to heavy.
 //!
-//! [`path`] has session and datagrams, [`inbox`] what arrives, [`sample`] trains; [`mod@mtu`], [`rate`], [`load`], [`tcp`] a
+//! [`path`] has session and datagrams, [`inbox`] received packets, [`sample`] trains; [`mod@mtu`], [`rate`], [`load`] and [`tcp`] are a
 //! measurement each.
 
 mod inbox;

@@ -1,4 +1,4 @@
-//! The path to a serving end: its session over QUIC, datagrams beside it, and what both have cost.
+//! Path to a serving end: its session over QUIC, datagrams beside it, and the cost of both.
 
 use std::{
     net::SocketAddr,

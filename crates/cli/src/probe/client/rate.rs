@@ -1,5 +1,5 @@
-//! Rate, queue and policer of a direction: trains that are four times as fast each time until the path is the limit, then one of
-//! twice its rate that fills the queue.
+//! Rate, queue and policer of a direction: each train is four times as fast as the last one until the path is the limit. Then a train of
+//! twice its rate fills the queue.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Pings and trains: their shape, and what came of them.
+//! Pings and trains: their shape and their results.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The kernel's TCP on the same path: does it get more than UDP does?
+//! The kernel's TCP on the same path, for comparison with UDP.
 
 use std::{net::SocketAddr, time::Duration};
 

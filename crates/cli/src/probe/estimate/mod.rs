@@ -1,8 +1,7 @@
-//! Estimators of a path: from packets that were sent and received to figures with intervals. Pure: times and packets are arguments.
+//! Estimators of a path: figures with intervals from sent and received packets. Pure: times and packets are arguments.
 //!
-//! [`loss`] has the share of lost packets and their bursts, [`order`] reordering, [`delay`] round trips and variation of one-way
-//! delay, [`overload`] what a train of packets above the path's rate shows (rate, queue, policer), [`responsiveness`] round trips
-//! per minute.
+//! [`loss`] has the share of lost packets and their bursts, [`order`] reordering, [`delay`] RTT and variation of the one-way delay,
+//! [`overload`] rate, queue and policer from a train above the path's rate, [`responsiveness`] round trips per minute.
 
 pub(super) mod delay;
 pub(super) mod loss;

@@ -1,7 +1,7 @@
 //! Rate, queue and policer of one direction, from a train of packets above its rate.
 //!
-//! A link with a queue delivers at its rate from the first packet on, and the delay grows until the queue is full. A policer
-//! delivers what its bucket holds at the sender's rate, then at its own, and the delay does not grow.
+//! A link with a queue delivers at its rate from the first packet on, and the delay grows until the queue is full. A policer delivers the
+//! content of its bucket at the sender's rate, then packets at its own rate, and the delay does not grow.
 
 use lab::stats::distribution::student_quantile;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! Trains of packets over links of `netem`, in virtual time: sequences whose law is known.
+//! Trains of packets over links of `netem`, in virtual time, with known parameters.
 
 use netem::{Link, LinkConfig, PacketMeta};
 use units::{Duration, Instant, Seed};

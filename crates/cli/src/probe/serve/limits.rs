@@ -1,4 +1,4 @@
-//! Limits of a serving end: sessions at a time, and bytes an hour, for each client and in total. Pure: time is an argument.
+//! Limits of a serving end: concurrent sessions, and bytes per hour, for each client and in total. Pure: time is an argument.
 
 use std::{
     collections::HashMap,

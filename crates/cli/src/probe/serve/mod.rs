@@ -1,7 +1,7 @@
-//! The serving end: answers clients that have a token, within limits.
+//! Serving end: answers clients with a token, within limits.
 //!
-//! [`limits`] says how much, [`session`] holds what belongs to a client, [`requests`] answers over QUIC, [`tcp`] over TCP.
-//! Datagrams are answered here: none goes to an address that QUIC has not validated, and no answer is larger than its question.
+//! [`limits`] has the limits, [`session`] the state of a client, [`requests`] answers over QUIC, [`tcp`] over TCP. This file answers
+//! datagrams: none goes to an address that QUIC has not validated, and no answer is larger than its request.
 
 mod limits;
 mod requests;

@@ -1,4 +1,4 @@
-//! Requests over QUIC: sessions begin, trains are sent, streams load the path.
+//! Requests over QUIC: they begin sessions, request trains, and load the path.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Session of a client: its keys, its bytes, the addresses that it receives datagrams at, and the records of what it sent.
+//! Session of a client: keys, byte counts, validated addresses for datagrams, and records of sent packets.
 
 use std::{
     collections::HashMap,

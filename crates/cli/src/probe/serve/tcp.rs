@@ -1,7 +1,7 @@
-//! TCP of the kernel beside QUIC: bytes in one direction, for a session that there is.
+//! The kernel's TCP beside QUIC: bytes in one direction, for an existing session.
 //!
-//! A connection begins with the session's key for TCP and one byte: 0 for bytes to the client, until it closes; 1 for bytes from
-//! it, until it closes; then the number of bytes so far (64 bits) goes to the client 20 times a second.
+//! A connection begins with the session's key for TCP and one byte. 0: bytes to the client, until it closes. 1: bytes from the client,
+//! until it closes; the number of bytes so far (64 bits) is sent to the client 20 times a second.
 
 use std::{
     io,
