@@ -1,5 +1,4 @@
-//! Closing of connections. A program that ends before its last packets have left keeps the server waiting for the idle
-//! timeout.
+//! Close of connections. A program that ends before its last packets are sent keeps the server waiting for the idle timeout.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},

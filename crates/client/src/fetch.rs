@@ -1,4 +1,4 @@
-//! A request over whichever way is there first, or over a connection that is there already.
+//! A request over the first connection that is ready, or over an open one.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

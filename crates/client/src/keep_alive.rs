@@ -1,9 +1,9 @@
-//! NAT keep-alive: the silence that a connection survives is measured, because a NAT drops a silent binding after a time that
-//! nobody tells. No clock and no socket here.
+//! NAT keep-alive: measures the silence that a connection survives. A NAT drops a silent binding after a time that it does not announce. No
+//! clock and no socket here.
 //!
-//! After a silence a client asks (PING). Where the mapping is gone, the packet leaves from another address, and the server challenges
-//! it (RFC 9000 §9.3.3): that is the evidence. So the time after which a mapping is gone is found by asking later and later, and then
-//! by halving what lies between; from then on questions stay below it.
+//! After a silence the client sends a PING. If the mapping is gone, the packet leaves from another address, and the server challenges it
+//! (RFC 9000 §9.3.3): this is the evidence. The lifetime of a mapping is found by longer and longer silences, and then by bisection. From
+//! then on silences stay below it.
 //!
 //! ```
 //! use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Connection over which requests are sent, of any version of HTTP.
+//! Connection for requests, of any version of HTTP.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Address of this host on the way to another.
+//! Local address on the route to another host.
 
 use std::{
     net::{IpAddr, SocketAddr},

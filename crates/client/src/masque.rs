@@ -1,7 +1,7 @@
 //! Tunnels through a proxy: UDP (CONNECT-UDP, RFC 9298) and TCP (CONNECT), over HTTP/3.
 //!
-//! All tunnels share a connection to the proxy. UDP payloads travel as QUIC datagrams. One of 1,200 bytes or less that does not fit into
-//! one goes as a capsule on the stream of its tunnel; a larger one is dropped, as on a path with a smaller MTU.
+//! All tunnels share a connection to the proxy. UDP payloads are sent as QUIC datagrams. A payload of 1,200 bytes or less that does not fit
+//! is sent as a capsule on the stream of its tunnel; a larger one is dropped, as on a path with a smaller MTU.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

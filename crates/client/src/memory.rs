@@ -1,4 +1,4 @@
-//! Memory of networks and origins, and the plan of the next race that follows from it.
+//! Memory of networks and origins, and the resulting plan of the next race.
 //!
 //! ```
 //! use tiderace_client::memory::{Memory, Network};

@@ -1,4 +1,4 @@
-//! Connections that wait for the next request: for each origin one that carries several at a time, or a few that carry one each.
+//! Idle connections: for each origin one connection that carries several requests at a time, or a few that carry one each.
 
 use std::{
     collections::HashMap,

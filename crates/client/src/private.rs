@@ -1,6 +1,6 @@
-//! Private protocols: QUIC raced against QMux over TLS on TCP, so that the same streams and datagrams work where UDP does not.
+//! Private protocols: QUIC raced against QMux over TLS on TCP, so that the same streams and datagrams work on networks that block UDP.
 //!
-//! Over TCP a protocol has another name (ALPN) than over QUIC (draft-ietf-quic-qmux §8.1).
+//! A protocol has different names (ALPN) over TCP and over QUIC (draft-ietf-quic-qmux §8.1).
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

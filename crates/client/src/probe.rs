@@ -1,5 +1,5 @@
-//! A question that every QUIC server answers at once and without state: a first packet of a version that does not exist, which
-//! is answered with Version Negotiation (RFC 9000 §6). It tells a UDP port that is out of reach from one that is only slow.
+//! UDP probe: a first packet of an unsupported version, which every QUIC server answers at once and without state with Version Negotiation
+//! (RFC 9000 §6). It distinguishes an unreachable UDP port from a slow one.
 //!
 //! ```no_run
 //! # async fn example() -> std::io::Result<()> {

@@ -1,8 +1,8 @@
-//! An HTTP proxy for programs that cannot be changed: what they ask for in plain is raced, what they tunnel goes over TCP.
+//! HTTP proxy for programs that cannot be changed: plain requests are raced, tunnels use TCP.
 //!
-//! Clients of CONNECT speak TLS with the origin itself, so that the proxy cannot change the protocol: the tunnel is TCP, and says
-//! so. Requests with an absolute URI (RFC 9112 §3.2.2) go through the [`Client`]: those of `https` by the race, those of `http`
-//! too where `https` is known to be meant, else over TCP. Upgrades (WebSocket) are only possible within a tunnel.
+//! Clients of CONNECT do TLS with the origin, so the proxy cannot change the protocol: the tunnel uses TCP, and the response says so.
+//! Requests with an absolute URI (RFC 9112 §3.2.2) go through the [`Client`]. Requests for `https` are raced; requests for `http` too if
+//! the host is known to support `https`, otherwise they use TCP. Upgrades (WebSocket) are only possible within a tunnel.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,11 +1,11 @@
 //! Race of QUIC against TCP: order of the attempts, choice of the connection, and the verdict on the network.
 //!
-//! Contract: the caller does what [`Race::poll_action`] asks for until it asks for nothing; tells with [`Race::handle`] what came
-//! of it; waits for the next of these or for [`Race::poll_timeout`], then calls [`Race::handle_timeout`]. Time is an argument.
+//! Contract: the caller executes the actions of [`Race::poll_action`] until there are none, reports their outcomes with [`Race::handle`],
+//! waits for the next outcome or for [`Race::poll_timeout`], and then calls [`Race::handle_timeout`]. Time is an argument.
 //!
-//! A connection is used as soon as one is there. The verdict may come later: evidence is collected beside the request. A race
-//! that QUIC has lost is no proof that UDP is blocked; what proves it is that many small questions, which every QUIC server
-//! answers at once, stay without any answer while TCP to the same host works.
+//! The first connection that is ready is used. The verdict may come later: evidence is collected beside the request. A lost race does not
+//! prove that UDP is blocked. The proof is that many probes, which every QUIC server answers at once, remain unanswered while TCP to the
+//! same host works.
 //!
 //! ```
 //! use tiderace_client::race::{Action, Leg, Plan, Race};

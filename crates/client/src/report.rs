@@ -1,8 +1,8 @@
-//! Telling an origin why this client has fallen back, where the origin asks for it in `alt-svc`: the gateway sees that a client comes over
-//! TCP, and only the client knows why.
+//! Report of the cause of a fall-back to an origin that asks for it in `alt-svc`: the gateway sees that a client uses TCP, and only the
+//! client knows the cause.
 //!
-//! One word, in the field `quic-fallback` of the next request that goes to the origin over TCP, once for each verdict. Nothing is told
-//! to origins that do not ask, nor in another network than the one that the verdict is about.
+//! The report is one word, in the field `quic-fallback` of the next request to the origin over TCP, once for each verdict. Origins that do
+//! not ask receive no report. A report is sent only in the network of its verdict.
 
 use std::{
     collections::HashMap,

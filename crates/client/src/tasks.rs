@@ -1,5 +1,5 @@
-//! The tasks of a connection over HTTP/2. hyper gives them to an executor, and forgets them: a server that takes nothing more could keep a
-//! connection that nobody uses for ever. Here they end with its last user.
+//! Tasks of HTTP/2 connections. hyper spawns them on an executor and forgets them, so a server that reads nothing could keep an unused
+//! connection for ever. Here they end with the last user of the connection.
 
 use std::{
     convert::Infallible,

@@ -1,7 +1,7 @@
 //! Timeouts: for a connection, for the fields of a response, and for its content.
 //!
-//! Each limit is about progress, so that a large upload or download may take as long as it takes. What a server holds by being slow is
-//! given back when the limit is reached: the stream is reset, or the connection over TCP closed.
+//! Each limit is on progress, so a large upload or download may take any time. At a limit the resources held by a slow server are freed:
+//! the stream is reset, or the TCP connection closed.
 
 use std::{
     future::Future,

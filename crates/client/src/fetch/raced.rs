@@ -1,4 +1,4 @@
-//! Outcome of a race: the connection that is used, and the verdict on QUIC that follows later.
+//! Outcome of a race: the connection that is used, and the verdict on QUIC, which follows later.
 
 use std::{
     net::SocketAddr,

@@ -1,4 +1,4 @@
-//! Setup of a race: where it goes, and by which plan.
+//! Setup of a race: its targets, and its plan.
 
 use std::{net::SocketAddr, time::Duration};
 

@@ -1,7 +1,7 @@
-//! From a host to addresses: A, AAAA and HTTPS records, asked for at the same time.
+//! Resolution of a host: A, AAAA and HTTPS records, queried at the same time.
 //!
-//! Addresses come from the system (its hosts file included), HTTPS records from the name servers that the system names, because no
-//! function of the system asks for them. With a server of its own choice, a client asks that one for everything.
+//! Addresses come from the system (its hosts file included). HTTPS records come from the system's name servers, because no system function
+//! returns them. With a server of its own choice, a client sends all queries to that server.
 //!
 //! ```no_run
 //! # async fn example() -> std::io::Result<()> {
