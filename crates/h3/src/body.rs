@@ -1,4 +1,4 @@
-//! Content of a message, as it comes.
+//! Content of a message, as it arrives.
 
 use std::{
     pin::Pin,

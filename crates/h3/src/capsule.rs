@@ -1,4 +1,4 @@
-//! Capsules (RFC 9297 §3): messages on the stream of a request that has become something else than HTTP.
+//! Capsules (RFC 9297 §3): messages on the stream of a request that has switched from HTTP to another protocol.
 //!
 //! ```
 //! use tiderace_h3::capsule::{self, Capsules};

@@ -1,4 +1,4 @@
-//! Sends requests over a connection, as many at a time as the server lets.
+//! Client: sends requests over a connection, as many at a time as the server permits.
 //!
 //! ```no_run
 //! # async fn example(connection: tiderace::Connection) -> Result<(), Box<dyn std::error::Error>> {

@@ -1,5 +1,4 @@
-//! The streams on which this end talks about the connection, on their way out: the control stream (RFC 9114 §6.2.1), and those of
-//! QPACK's two sides (RFC 9204 §4.2).
+//! Critical streams of this endpoint: the control stream (RFC 9114 §6.2.1), and the QPACK streams (RFC 9204 §4.2).
 
 use std::task::{Context, Poll, Waker};
 

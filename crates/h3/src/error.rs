@@ -1,4 +1,4 @@
-//! Errors of exchanges, and whether the request may be sent again.
+//! Errors of exchanges, and whether the request may be repeated.
 
 use std::{error, fmt, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Field sections as messages: what RFC 9114 §4.2 and §4.3 ask of them, and the types of `http`.
+//! Field sections as messages: the requirements of RFC 9114 §4.2 and §4.3, and conversion to the types of `http`.
 
 use std::borrow::Cow;
 

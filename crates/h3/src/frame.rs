@@ -1,4 +1,4 @@
-//! Frames (RFC 9114 §7), and the rules about which of them may stand where: bytes in, pieces of frames out.
+//! Frames (RFC 9114 §7), and the rules about their streams: bytes in, pieces of frames out.
 
 use bytes::{Buf, Bytes};
 

@@ -1,8 +1,8 @@
-//! Fuzz programs, and the tests on their corpus: bytes of a peer as far as they are parsed without a connection.
+//! Fuzz programs, and the tests on their corpus: bytes of a peer, parsed without a connection.
 //!
-//! The first byte says what the rest is, the second one in parts of which size it comes. What always holds: no panic; nothing is kept
-//! beyond its bound; it does not matter in which parts something comes; and a message that was taken can be sent on, and is taken
-//! again as the same.
+//! The first byte selects the parser, the second one the size of the parts in which the rest arrives. Invariants: no panic; nothing is kept
+//! beyond its bound; the split into parts makes no difference; an accepted message can be sent again, and is then parsed as the same
+//! message.
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, header};

@@ -1,4 +1,4 @@
-//! Bytes that mean nothing, and those that nearly mean something: nothing panics, and nothing grows beyond its bounds.
+//! Random and nearly valid bytes: nothing panics, and nothing grows beyond its bounds.
 
 use bytes::Bytes;
 use proptest::prelude::*;

@@ -1,5 +1,5 @@
-//! Beginning of a client's bidirectional stream, where sessions are supported: a request, or a stream of a session
-//! (draft-ietf-webtrans-http3 §4.3).
+//! Start of a client's bidirectional stream, if sessions are supported: a request, or a stream of a session (draft-ietf-webtrans-http3
+//! §4.3).
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Serves a connection: each request goes to a function, its response back to the client.
+//! Server: passes each request of a connection to a function, and sends its response.
 //!
 //! ```no_run
 //! # async fn example(endpoint: tiderace::Endpoint) {

@@ -1,4 +1,4 @@
-//! A session's side of its connection: what a protocol on an extended CONNECT needs beside the two bodies.
+//! Access of a session to its connection, for protocols on an extended CONNECT that need more than the two bodies.
 
 use std::{
     future::poll_fn,

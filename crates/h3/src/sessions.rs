@@ -1,5 +1,5 @@
-//! Streams that belong to extended CONNECT requests: sessions of WebTransport (draft-ietf-webtrans-http3 §4), by number of the
-//! request's stream. What arrives before its request waits here, bounded and charged.
+//! Streams of extended CONNECT requests: WebTransport sessions (draft-ietf-webtrans-http3 §4), by the stream ID of the request. Streams and
+//! datagrams that arrive before their request wait here, bounded and charged.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

@@ -1,4 +1,4 @@
-//! SETTINGS: parameters that the ends of a connection exchange at its beginning (RFC 9114 §7.2.4).
+//! SETTINGS: parameters that endpoints exchange at the beginning of a connection (RFC 9114 §7.2.4).
 
 use crate::{
     error::{Code, Violation},

@@ -1,4 +1,4 @@
-//! The two halves of a request's stream.
+//! Halves of a request's stream.
 
 use std::{
     future::{Future, poll_fn},

@@ -1,4 +1,4 @@
-//! A connection over an `AsyncRead` and `AsyncWrite`, such as TLS on TCP, driven by a task of its own.
+//! A connection over an `AsyncRead` and `AsyncWrite`, such as TLS on TCP, driven by its own task.
 
 use std::{
     collections::HashMap,

@@ -1,10 +1,10 @@
-//! The end of a TCP connection, so that what was sent last arrives.
+//! Close of a TCP connection in such a way that the last sent bytes arrive.
 //!
-//! A socket that is closed while something unread waits in it is reset by the kernel (RFC 9293 §3.6.1, RFC 2525 §2.17), and the reset
-//! can overtake what was sent before. An HTTP/2 client that still sends credit for the last answer, or an HTTP/1.1 client in the middle
-//! of content that nobody wants, would lose the end of its answer. So the sending side is closed first, and what comes is read and
-//! forgotten until the client has closed, too (RFC 9112 §9.6). That begins when nobody uses the connection any more: until then a
-//! connection whose sending side is closed can be read, as tunnels need it.
+//! The kernel resets a socket that is closed with unread data (RFC 9293 §3.6.1, RFC 2525 §2.17), and the reset can overtake data sent
+//! before. An HTTP/2 client that still sends credit for the last response, or an HTTP/1.1 client in the middle of unwanted content, would
+//! lose the end of its response. So the sending side is closed first, and received bytes are read and discarded until the client closes too
+//! (RFC 9112 §9.6). This begins when nobody uses the connection any more: until then a connection with a closed sending side can be read,
+//! as tunnels need it.
 
 use std::{
     io,

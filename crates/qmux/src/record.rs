@@ -1,4 +1,4 @@
-//! Records: a length, and so many bytes of frames (§3.2 of the draft).
+//! Records: a length, and this number of bytes of frames (§3.2 of the draft).
 
 use wire::{Reader, varint};
 

@@ -1,5 +1,4 @@
-//! The two halves of a stream. What leaves is delivered (§4 of the draft), so that nothing is kept once it is written; what
-//! arrives is in order.
+//! Halves of a stream. Sent data is delivered (§4 of the draft), so nothing is kept once it is written; received data is in order.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Bytes to fields: the instructions of the peer's encoder fill the table, and field sections refer to it.
+//! Decoder: instructions of the peer's encoder fill the table, and field sections refer to it.
 
 use crate::{
     SectionError, StreamError,

@@ -1,8 +1,8 @@
-//! Fields to bytes.
+//! Encoder.
 //!
-//! A field is, in this order: an entry of the static table; an entry of the dynamic table that the peer is known to have; a literal,
-//! with its name from a table if it is in one. Beside a literal an entry may be inserted, which serves the sections to come. So no
-//! section ever waits for the encoder stream, whatever the peer allows (RFC 9204 §2.1.2).
+//! A field is encoded as, in this order: an entry of the static table; an entry of the dynamic table that the peer is known to have; a
+//! literal, with its name from a table if possible. Beside a literal an entry may be inserted, for later sections. So no section ever waits
+//! for the encoder stream, whatever the peer permits (RFC 9204 §2.1.2).
 
 use crate::{
     Field, StreamError,

@@ -1,7 +1,7 @@
-//! Hashes of names and fields: short, the same in every process, computed once for each field and used by all tables.
+//! Hashes of names and fields: short, equal in every process, computed once for each field and used by all tables.
 //!
-//! Somebody who chooses fields can make hashes collide. Then a look-up compares with more entries of a table that its capacity
-//! bounds, or a field is taken for one that was seen before; what is found is always compared.
+//! An attacker who chooses fields can cause collisions. A look-up then compares with more entries of a table of bounded capacity, or a
+//! field is taken for an earlier one. Found entries are always compared.
 
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 

@@ -1,5 +1,5 @@
-//! The Huffman code of RFC 7541 appendix B. It is canonical: codes of one length follow each other in the order of their symbols, and
-//! those of the next length continue. So the lengths say everything, and the tables are made of them when this is compiled.
+//! Huffman code of RFC 7541 appendix B. It is canonical: codes of one length follow each other in the order of their symbols, and those of
+//! the next length continue. So the lengths determine the code, and the tables are computed from them at compile time.
 
 use crate::error::Fault;
 

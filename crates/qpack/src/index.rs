@@ -1,7 +1,7 @@
-//! Index of an encoder's dynamic table: finds a name or a field.
+//! Index of an encoder's dynamic table, by name and by field.
 //!
-//! Buckets hold the newest entry of a hash, each entry names the one before it in its bucket. Entries leave in the order in which they
-//! came: a chain ends at the first that has left, and nothing is ever unlinked.
+//! Buckets hold the newest entry of a hash, and each entry refers to the previous one in its bucket. Entries are evicted in the order of
+//! insertion. So a chain ends at the first evicted entry, and nothing is ever unlinked.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! Prefixed integers (RFC 7541 §5.1, RFC 9204 §4.1.1): what fits into the rest of a byte is there; of a larger value seven bits are
-//! in each byte that follows, the lowest first.
+//! Prefixed integers (RFC 7541 §5.1, RFC 9204 §4.1.1): a small value fits into the rest of a byte; a larger value continues with seven bits
+//! in each following byte, lowest first.
 
 use crate::error::Fault;
 

@@ -1,5 +1,4 @@
-//! Field sections that refer to the dynamic table and that the peer has not acknowledged (RFC 9204 §2.1.1): what they refer to must
-//! stay.
+//! Field sections that refer to the dynamic table and are not acknowledged (RFC 9204 §2.1.1): their entries must not be evicted.
 
 use std::collections::VecDeque;
 

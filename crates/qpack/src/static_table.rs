@@ -1,4 +1,4 @@
-//! The static table (RFC 9204 appendix A), and what is known of the names in it and of some others.
+//! Static table (RFC 9204 appendix A), and properties of its names and of some others.
 
 use crate::hash;
 

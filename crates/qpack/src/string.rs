@@ -1,4 +1,4 @@
-//! String literals (RFC 7541 §5.2, RFC 9204 §4.1.2): a bit that says whether the bytes are Huffman codes, their number, the bytes.
+//! String literals (RFC 7541 §5.2, RFC 9204 §4.1.2): a Huffman bit, the length, the bytes.
 
 use crate::{error::Fault, huffman, integer};
 

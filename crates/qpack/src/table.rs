@@ -1,4 +1,4 @@
-//! The dynamic table (RFC 9204 §3.2): fields in the order in which they were inserted, the oldest of which go when room is needed.
+//! Dynamic table (RFC 9204 §3.2): fields in the order of insertion, the oldest of which are evicted when room is needed.
 
 use std::collections::VecDeque;
 

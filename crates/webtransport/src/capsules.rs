@@ -1,4 +1,4 @@
-//! Capsules of a session (draft-ietf-webtrans-http3 §4.7, §5.6, §6): bytes to values. Those that are not known are skipped, however long.
+//! Capsules of a session (draft-ietf-webtrans-http3 §4.7, §5.6, §6): bytes to values. Unknown capsules are skipped, however long.
 
 use bytes::{Buf, Bytes};
 use h3_quic::Code;

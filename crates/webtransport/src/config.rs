@@ -1,4 +1,4 @@
-//! Settings of an end, and what two ends agree on (draft-ietf-webtrans-http3 §3.1, §5.1, §7.1).
+//! Settings of an endpoint, and the agreement of two endpoints (draft-ietf-webtrans-http3 §3.1, §5.1, §7.1).
 
 use std::{fmt, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! The task of a session: reads the capsules on its stream until it is over.
+//! Task of a session: reads the capsules on its stream until it ends.
 
 use std::{future::poll_fn, pin::Pin, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! State of a session that its handles, its streams and its task share.
+//! State of a session, shared by its handles, streams and task.
 
 use std::{
     collections::BTreeMap,

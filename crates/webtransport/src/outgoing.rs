@@ -1,4 +1,4 @@
-//! Capsules on their way out: the body of a session's request or response. Names what is to be said and holds no queue.
+//! Capsules to send: the body of a session's request or response. It records pending announcements and holds no queue.
 
 use std::{
     pin::Pin,

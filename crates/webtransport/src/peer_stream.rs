@@ -1,4 +1,4 @@
-//! Streams that the peer has opened, counted until both halves are gone.
+//! Streams opened by the peer, counted until both halves are dropped.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Proxying UDP in HTTP (RFC 9298): the parts that client and proxy share.
 //!
-//! `template` is about URI templates; here is the payload of HTTP datagrams.
+//! `template` has URI templates; this file has the payload of HTTP datagrams.
 
 mod template;
 

@@ -1,7 +1,7 @@
 //! URI templates of UDP proxies (RFC 9298 §2, RFC 6570): expanded by clients, matched by the proxy.
 //!
-//! Of RFC 6570 there is what RFC 9298 permits: `{name}` in path and query, `{?name,name}` and `{&name,name}`. Variables other than
-//! `target_host` and `target_port` have no value, and expand to nothing.
+//! Of RFC 6570 the subset that RFC 9298 permits is supported: `{name}` in path and query, `{?name,name}` and `{&name,name}`. Variables
+//! other than `target_host` and `target_port` have no value, and expand to nothing.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 

@@ -1,9 +1,9 @@
-//! The state machine of a connection, without input or output.
+//! State machine of a connection, without input or output.
 //!
-//! Contract: bytes of the peer come in through [`Mux::handle_bytes`], time through [`Mux::handle_timeout`]; the application gives
-//! commands. After each of these, [`Mux::poll_event`] and [`Mux::poll_transmit`] are called until they give nothing, the latter as
-//! often as the stream below takes bytes; and [`Mux::poll_timeout`] says when to come back. When [`Mux::is_finished`], the sending
-//! side of the stream below is shut down.
+//! Contract: bytes of the peer are passed to [`Mux::handle_bytes`], time to [`Mux::handle_timeout`]; the application gives commands. After
+//! each of these, [`Mux::poll_event`] and [`Mux::poll_transmit`] are called until they return nothing, the latter as often as the
+//! underlying stream accepts bytes. [`Mux::poll_timeout`] returns the next deadline. When [`Mux::is_finished`], the sending side of the
+//! underlying stream is shut down.
 
 mod commands;
 mod receive;
