@@ -1,8 +1,8 @@
-//! The clients of a relay: which address has which socket towards the server. Bounded: a new address may take the place
-//! of one that has been silent for long, or else finds none.
+//! Clients of a relay: the map from client addresses to sockets towards the server. Its size is bounded: a new address replaces one that
+//! has been silent for long, or else is refused.
 //!
-//! Behind a NAT a place is a mapping. A client whose mapping has changed gets a new place, and the retired one keeps its socket: the
-//! port stays taken, and what the server still sends to it is dropped by the NAT and not by the system, which would answer.
+//! Behind a NAT an entry is a mapping. A client whose mapping has changed gets a new entry. The retired entry keeps its socket: the port
+//! stays in use, so the NAT drops further packets of the server, and the system does not answer them.
 
 use std::{collections::HashMap, io, net::SocketAddr};
 

@@ -1,4 +1,4 @@
-//! The loop of an emulator's thread: deliver the packets that are due, then wait for the timer, the owner or further packets.
+//! Event loop of an emulator's thread: deliver due packets, then wait for the timer, the owner or further packets.
 
 use std::{
     io::{self, Read},

@@ -1,4 +1,4 @@
-//! Packets on their way: each waits for its time. Bounded in bytes; buffers are used again.
+//! Packets that wait for their departure. Bounded in bytes; buffers are reused.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 

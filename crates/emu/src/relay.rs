@@ -1,4 +1,4 @@
-//! Starting, watching and stopping a relay.
+//! Start, supervision and stop of a relay.
 
 use std::{
     io::{self, Write},

@@ -1,4 +1,4 @@
-//! Counters of a relay, and whether its times can be trusted.
+//! Counters of a relay, and the validity of its times.
 
 use core::fmt;
 

@@ -1,7 +1,7 @@
-//! The system calls that have no safe interface elsewhere, each in a function that cannot be misused.
+//! System calls that have no safe interface elsewhere, each in a function that cannot be misused.
 //!
-//! Every `unsafe` block is one call into the C library; above it stands why its pointers are good. Control messages and
-//! socket addresses are read and written as bytes, without pointers.
+//! Every `unsafe` block is one call into the C library, with a comment that says why its pointers are valid. Control messages and socket
+//! addresses are read and written as bytes, without pointers.
 
 use std::{
     io, mem,

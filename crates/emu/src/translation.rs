@@ -1,4 +1,4 @@
-//! Address translation between the clients and the links: which mapping a packet belongs to, and whether that is still there.
+//! Address translation between the clients and the links: the mapping of a packet, and whether it still exists.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! The relay on systems that it does not run on.
+//! The relay on unsupported systems.
 
 use std::{convert::Infallible, net::SocketAddr};
 

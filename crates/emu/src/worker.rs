@@ -1,5 +1,5 @@
-//! The relay's thread, in the order in which a packet meets it: received in batches, judged by its link, held until its
-//! time, sent in batches.
+//! The relay's thread, in the order in which a packet meets it: received in batches, passed through its link, held until its departure,
+//! sent in batches.
 
 use std::{io, net::SocketAddr, os::unix::net::UnixStream, sync::mpsc};
 

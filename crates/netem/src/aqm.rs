@@ -1,7 +1,7 @@
 //! Queues that decide when packets leave: CoDel (RFC 8289) and FQ-CoDel (RFC 8290).
 //!
-//! What CoDel does to a packet depends on what stands behind it when it leaves, so its fate is known only then. The owner
-//! offers packets and calls [`Aqm::poll`] whenever [`Aqm::deadline`] has come.
+//! The fate of a packet in CoDel depends on the packets behind it when it leaves, so it is known only then. The owner offers packets and
+//! calls [`Aqm::poll`] at [`Aqm::deadline`].
 
 use std::collections::VecDeque;
 

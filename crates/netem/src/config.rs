@@ -1,4 +1,4 @@
-//! The settings of one direction of a path, as they stand in a scenario file.
+//! Settings of one direction of a path, as in a scenario file.
 //!
 //! ```toml
 //! rate = "20 Mbit/s"

@@ -1,4 +1,4 @@
-//! Propagation: delay, jitter with the order kept, and packets that leave the order.
+//! Propagation: delay, jitter without reordering, and reordering.
 
 use rand_core::RngCore;
 use units::{Duration, Instant, RandomStream, Seed};

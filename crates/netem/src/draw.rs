@@ -1,4 +1,4 @@
-//! Deciding by chance: one 64-bit draw against a probability.
+//! Random decisions: one 64-bit draw against a probability.
 
 use units::{Probability, RandomStream};
 

@@ -1,4 +1,4 @@
-//! Packets that the network delivers twice.
+//! Duplicated packets.
 
 use rand_core::RngCore;
 use units::{Duration, Instant, RandomStream, Seed};

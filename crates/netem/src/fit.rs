@@ -1,8 +1,8 @@
-//! Fitting a Gilbert-Elliott chain to the losses of a real path.
+//! Fits a Gilbert-Elliott chain to the losses of a real path.
 //!
-//! Two chains are fitted: one that loses everything in its bad state and nothing in its good one (its likelihood has a closed
-//! form: transitions are what one sees), and one that loses a share in each state (expectation maximisation, Baum and Welch's
-//! method). The one with the smaller Bayesian information criterion is proposed: the larger chain has to explain enough more.
+//! Two chains are fitted. The first loses everything in its bad state and nothing in its good one; its likelihood has a closed form,
+//! because the transitions are visible. The second loses a share in each state (expectation maximisation, the method of Baum and Welch).
+//! The chain with the smaller Bayesian information criterion is proposed: the larger chain has to explain enough more.
 
 use serde::Serialize;
 use units::Probability;

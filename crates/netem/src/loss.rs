@@ -1,4 +1,4 @@
-//! Loss processes: none, i.i.d., bursts (Gilbert-Elliott), so many of each group, or those of a trace.
+//! Loss processes: none, i.i.d., bursts (Gilbert-Elliott), a number of each group, or a trace.
 
 use std::sync::Arc;
 

@@ -1,8 +1,7 @@
-//! Network address translation between clients and the path: who a packet seems to come from, and when that changes.
+//! Network address translation between clients and the path: the visible source of a packet, and its changes.
 //!
-//! A mapping lives as long as packets use it. After a silence it is forgotten: packets from outside find nobody, and the next
-//! packet from inside gets another port. A rebinding changes every mapping at a given moment, as when a gateway restarts
-//! or a telephone changes networks.
+//! A mapping lives as long as packets use it. It expires after a silence: packets from outside are then dropped, and the next packet from
+//! inside gets another port. A rebinding changes every mapping at a given time, as when a gateway restarts or a telephone changes networks.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::collections::BTreeMap;

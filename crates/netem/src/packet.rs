@@ -1,4 +1,4 @@
-//! Packets as links know them, and verdicts about them.
+//! Packets in the view of links, and their fate.
 
 use core::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! The token bucket: packets above a rate are dropped at once.
+//! Token bucket: packets above a rate are dropped at once.
 
 use units::Instant;
 

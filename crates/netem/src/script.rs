@@ -1,4 +1,4 @@
-//! Fates that a test gives to single packets.
+//! Fates of single packets, set by a test.
 
 use units::Instant;
 

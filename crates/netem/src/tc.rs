@@ -1,8 +1,8 @@
-//! A link as the `tc` and `nft` commands that come closest to it, for those who have Linux with netem.
+//! The closest `tc` and `nft` commands to a link, for Linux with netem.
 //!
-//! Two devices, because a packet is queued first and lost or delayed behind the queue: the bottleneck's shaper stands on the
-//! device that sends (`queue`), delay and loss on the one behind it (`wire`), for example an `ifb` at the receiver. What
-//! netem does otherwise or not at all is said in the notes.
+//! Two devices are needed, because a packet is queued first and lost or delayed behind the queue. The bottleneck's shaper is on the sending
+//! device (`queue`); delay and loss are on the next one (`wire`), for example an `ifb` at the receiver. Notes name the differences to
+//! netem.
 
 use units::{Bitrate, DataSize, Duration};
 

@@ -1,6 +1,6 @@
-//! A drop-tail queue in front of the transmitter: when a packet's last bit has left, or that there was no room for it.
+//! Drop-tail queue in front of the transmitter: returns the time at which a packet's last bit is sent, or that the packet is dropped.
 //!
-//! First in, first out needs no event: on arrival the packet's whole stay is computed.
+//! A first-in, first-out queue needs no events: a packet's delay is computed on arrival.
 
 use std::collections::VecDeque;
 

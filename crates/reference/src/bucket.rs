@@ -1,5 +1,5 @@
-//! A token bucket as the generic cell rate algorithm sees it (ITU-T I.371, virtual scheduling): no tokens, but the moment at which the
-//! next packet would be due.
+//! Token bucket as the generic cell rate algorithm (ITU-T I.371, virtual scheduling): no tokens, but the time at which the next packet
+//! would be due.
 
 /// Conformance of each packet, (arrival in nanoseconds, bytes), to a rate of one byte per `nanos_per_byte` and a burst of `burst`
 /// bytes.

@@ -1,4 +1,4 @@
-//! Shares and runs of losses of a chain with two states, from its transition matrix.
+//! Shares and runs of losses of a two-state chain, from its transition matrix.
 
 /// A chain: probabilities to leave the good and the bad state, and of loss within each.
 #[derive(Clone, Copy, Debug, PartialEq)]

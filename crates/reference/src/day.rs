@@ -1,4 +1,4 @@
-//! The seed of the day: other cells every day, the same ones all day long on every machine.
+//! Seed of the day: other cells every day, the same ones on every machine.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

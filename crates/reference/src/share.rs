@@ -1,7 +1,7 @@
-//! Two flows packet by packet at one queue that drops what does not fit: shares that follow from the laws of growth alone.
+//! Two flows packet by packet at one drop-tail queue: shares that follow from the laws of growth alone.
 //!
-//! A packet leaves as soon as the window has room (no pacing), waits behind those before it, and is acknowledged on its own. A loss
-//! is known when the packet behind it would have been acknowledged.
+//! A packet is sent as soon as the window has room (no pacing), waits behind those before it, and is acknowledged individually. A loss is
+//! detected when the packet behind it would have been acknowledged.
 
 use std::{cmp::Ordering, collections::BinaryHeap};
 

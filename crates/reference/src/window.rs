@@ -1,5 +1,5 @@
-//! Congestion windows packet by packet on a path of one round-trip time that loses every so manieth packet: AIMD and CUBIC as
-//! recursions of a few lines.
+//! Congestion windows packet by packet on a path of one round-trip time that loses every n-th packet: AIMD and CUBIC as recursions of a few
+//! lines.
 
 use std::collections::VecDeque;
 

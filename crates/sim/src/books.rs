@@ -1,4 +1,4 @@
-//! The books of a network: every packet that a node sent is in exactly one column, copies included.
+//! Packet accounting of a network: every packet that a node sent is in exactly one category, copies included.
 
 use netem::{Amount, DropReason, LinkCounters};
 

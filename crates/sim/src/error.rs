@@ -1,4 +1,4 @@
-//! Errors of simulations that could not be made or had to be stopped.
+//! Errors of simulations, at their setup or while they run.
 
 use units::Instant;
 

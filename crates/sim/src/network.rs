@@ -1,7 +1,7 @@
 //! Topology: zones and the links between them.
 //!
-//! Addresses lie in zones. Inside a zone packets pass freely; from one zone to another they pass the link between the
-//! two, shared by everyone. A dumbbell is two zones; a telephone with two radios is a node with addresses in two zones.
+//! Each address is in a zone. Inside a zone packets pass freely. From one zone to another they pass the link between the two, which all
+//! nodes share. A dumbbell is two zones; a telephone with two radios is a node with addresses in two zones.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;

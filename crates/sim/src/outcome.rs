@@ -1,4 +1,4 @@
-//! End of a simulation, and the state of its nodes then.
+//! End of a simulation, and the state of its nodes.
 
 use core::fmt;
 

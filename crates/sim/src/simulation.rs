@@ -1,4 +1,4 @@
-//! Event loop: takes the next event, moves time to it, lets one node act, sends its datagrams.
+//! Event loop: takes the next event, advances time to it, calls one node, sends its datagrams.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;

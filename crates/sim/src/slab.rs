@@ -1,4 +1,4 @@
-//! Packets on their way, at places that are used again.
+//! Storage of packets in flight, with reused slots.
 
 use units::Duration;
 

@@ -1,4 +1,4 @@
-//! Ready-made networks: the dumbbell and the single pair.
+//! Ready-made networks: dumbbell and single pair.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! The packet trace: every packet's time, flow, size and fate, folded into a hash and, if asked for, kept.
+//! Packet trace: time, flow, size and fate of every packet, hashed and, on request, kept.
 
 use core::fmt;
 

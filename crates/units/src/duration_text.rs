@@ -1,7 +1,7 @@
-//! Spans of time as text: `"50 ms"`, `"1.5 s"`, `"200 µs"`.
+//! Durations as text: `"50 ms"`, `"1.5 s"`, `"200 µs"`.
 //!
-//! Use on a field: `#[serde(with = "units::duration_text")]`, or `units::duration_text::option` for an `Option`.
-//! Reading and printing are exact to the nanosecond and never go through floating point.
+//! Use on a field: `#[serde(with = "units::duration_text")]`, or `units::duration_text::option` for an `Option`. Parsing and printing are
+//! exact to the nanosecond and use no floating point.
 
 use core::{fmt, time::Duration};
 

@@ -1,4 +1,4 @@
-//! A point in time that nobody reads from a clock.
+//! Instant: a point in time, independent of any clock.
 
 use core::{
     fmt,

@@ -1,4 +1,4 @@
-//! Least amounts of data in a minute.
+//! Minimum amounts of data per minute.
 
 use core::str::FromStr;
 

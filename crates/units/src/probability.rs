@@ -1,4 +1,4 @@
-//! A number between zero and one, checked once.
+//! Probability: a number between zero and one, checked once.
 
 use core::fmt;
 

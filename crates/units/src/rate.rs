@@ -1,4 +1,4 @@
-//! Amounts of data and how fast they move.
+//! Amounts of data, and rates.
 
 use core::{fmt, str::FromStr, time::Duration};
 

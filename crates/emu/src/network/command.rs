@@ -1,7 +1,8 @@
-//! Programs behind an emulated network. All that a program starts ends with it, and all of it with this process, even when that is killed.
+//! Programs behind an emulated network. All processes that a program starts end with it, and all of them end with this process, even if it
+//! is killed.
 //!
-//! A program runs in a process namespace (`CLONE_NEWPID`) under a supervisor, which is this very program again with other arguments. The
-//! kernel kills the supervisor when the thread that started it ends, and with a supervisor everything in its process namespace.
+//! A program runs in a process namespace (`CLONE_NEWPID`) under a supervisor, which is this program with other arguments. The kernel kills
+//! the supervisor when the thread that started it ends, and with a supervisor everything in its process namespace.
 
 use std::{
     ffi::OsString,

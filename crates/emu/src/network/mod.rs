@@ -1,17 +1,17 @@
 //! Emulated networks for any program: two network namespaces joined by the links of `netem`.
 //!
-//! A [`Network`] has a client side and a server side, each a [`Namespace`] with a TUN device. One thread reads the packets of either
-//! device, passes them through the links in virtual time, and writes them to the other device when they are due. The same scenario gives
-//! the same path as in the simulator: rate, queue (drop-tail, CoDel, FQ-CoDel), delay, jitter, loss, reordering, changes on a schedule,
-//! outages, and address translation with rebinding.
+//! A [`Network`] has a client side and a server side, each a [`Namespace`] with a TUN device. One thread reads the packets of both devices,
+//! passes them through the links, and writes them to the other device when they are due. The same scenario gives the same path as in the
+//! simulator: rate, queue (drop-tail, CoDel, FQ-CoDel), delay, jitter, loss, reordering, changes on a schedule, outages, and address
+//! translation with rebinding.
 //!
-//! - **Nothing is left behind.** Namespaces and devices have no names in the system. They vanish with the process, however it ends.
-//! - **Offloads are off.** The kernel cuts TSO and USO super-packets before the device, so that links judge packets as a wire carries them.
-//! - **Rates are exact.** A packet's fate is computed when it is read. A late thread moves single packets; nothing adds up.
-//! - **Every run says whether it can be trusted.** See [`NetworkStatistics::doubt`].
+//! - **No remains.** Namespaces and devices have no names in the system. They vanish with the process, however it ends.
+//! - **No offloads.** The kernel segments TSO and USO super-packets before the device, so links see packets as on a wire.
+//! - **Exact rates.** A packet's fate is computed when it is read. A late thread delays single packets; errors do not add up.
+//! - **Validity.** Every run reports whether its figures can be trusted: see [`NetworkStatistics::doubt`].
 //!
-//! IPv4 only. The path MTU, where the scenario has one below 1500 bytes, is also the MTU of the devices: TCP learns it as it does behind
-//! an access link that knows its MTU. A later change to a smaller MTU drops packets silently.
+//! IPv4 only. If the scenario has a path MTU below 1500 bytes, it is also the MTU of the devices: TCP learns it as behind an access link
+//! that knows its MTU. A later decrease of the MTU drops packets silently.
 
 mod command;
 mod load;

@@ -1,6 +1,6 @@
-//! IPv4 packets as links and address translation see them: read the headers, rewrite an address, a port or the ECN bits.
+//! IPv4 packets for links and address translation: reading of headers, rewriting of addresses, ports and ECN bits.
 //!
-//! Checksums are updated incrementally (RFC 1624 §3), so that a packet that was damaged on its way stays recognisable as damaged.
+//! Checksums are updated incrementally (RFC 1624 §3), so a damaged packet remains recognizable as damaged.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! UDP ports of one side, for stacks without sockets of their own, and what such a stack waits for.
+//! UDP ports of one side, for stacks without their own sockets, and the events for which such a stack waits.
 
 use std::{
     io,

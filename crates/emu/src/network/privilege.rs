@@ -1,4 +1,4 @@
-//! The right to make network namespaces: that of root, or of an ordinary user in a user namespace of his own.
+//! Privilege to create network namespaces: that of root, or of an ordinary user in a user namespace.
 
 use std::{fs, thread};
 

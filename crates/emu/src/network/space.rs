@@ -1,4 +1,4 @@
-//! Network namespaces, held by descriptors: they, their devices and their sockets vanish with the last process that has one, however that
+//! Network namespaces, held by descriptors: namespaces, devices and sockets vanish with the last process that holds one, however that
 //! process ends.
 
 use std::{

@@ -1,6 +1,7 @@
 //! System calls behind namespaces and TUN devices that have no safe interface elsewhere.
 //!
-//! Every `unsafe` block is one call into the C library; above it stands why its pointers are good. Netlink messages are built as bytes.
+//! Every `unsafe` block is one call into the C library, with a comment that says why its pointers are valid. Netlink messages are built as
+//! bytes.
 
 use std::{
     fs::{File, OpenOptions},

@@ -1,4 +1,4 @@
-//! Figures that the kernel has of a TCP connection (`TCP_INFO`), and the congestion controllers that it has.
+//! Statistics of the kernel about a TCP connection (`TCP_INFO`), and the kernel's congestion controllers.
 
 use std::{io, os::fd::BorrowedFd};
 

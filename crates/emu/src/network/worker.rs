@@ -1,5 +1,5 @@
-//! The emulator's thread, in the order in which a packet meets it: read from a TUN device, translated by the NAT, judged by its link, held
-//! until its time, translated back, written to the other device.
+//! The emulator's thread, in the order in which a packet meets it: read from a TUN device, translated by the NAT, passed through its link,
+//! held until its departure, translated back, written to the other device.
 
 use std::{
     collections::HashMap,

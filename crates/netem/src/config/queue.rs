@@ -1,4 +1,4 @@
-//! Queueing of packets that come faster than the rate.
+//! Queueing of packets that arrive above the rate.
 
 use serde::{Deserialize, Serialize};
 use units::{Bitrate, DataSize, Duration};

@@ -1,4 +1,4 @@
-//! Settings that depend on time: a rate from a trace, changes, and spans in which nothing gets through.
+//! Settings that depend on time: a rate from a trace, changes, and outages.
 
 use std::sync::Arc;
 

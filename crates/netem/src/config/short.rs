@@ -1,4 +1,4 @@
-//! A setting that is written as one value where that says it all, or else as a table.
+//! A setting that is a single value or a table.
 
 use core::{fmt, marker::PhantomData};
 

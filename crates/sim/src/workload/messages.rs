@@ -1,4 +1,4 @@
-//! Messages: how large they are, and schedules of them.
+//! Messages: their sizes, and schedules of them.
 
 use rand_core::RngCore;
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,6 @@
-//! Workloads of applications, without saying which transport: when messages come, how large they are, and
-//! bytes whose every single one can be checked at the far end.
+//! Workloads of applications, independent of the transport: times and sizes of messages, and bytes that the receiver can verify one by one.
 //!
-//! A workload draws from its own random stream, so that two transports under comparison get the same messages at the
-//! same times.
+//! A workload draws from its own random stream, so that compared transports get the same messages at the same times.
 
 mod arrivals;
 mod messages;

@@ -1,5 +1,4 @@
-//! Bytes that can be checked: each depends on the seed and its offset, so that a byte lost, repeated, moved or taken from
-//! another stream shows.
+//! Verifiable bytes: each depends on the seed and its offset, so a lost, repeated, moved or foreign byte is detected.
 
 /// An endless sequence of bytes that can be read and checked at any offset, without keeping it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
