@@ -1,7 +1,7 @@
-//! The matrix of coefficients: Cauchy, scaled so that row 0 is all ones.
+//! Matrix of coefficients: Cauchy, scaled so that row 0 is all ones.
 //!
-//! Every square part of it with different rows and different columns can be inverted, so that r repairs over the same symbols
-//! replace any r of these. Scaling the columns does not change that, and makes one repair per block plain XOR.
+//! Every square submatrix with different rows and columns is invertible, so r repair symbols over the same source symbols replace any r of
+//! these. Scaled columns do not change that, and make one repair symbol per block plain XOR.
 
 use crate::gf;
 

@@ -1,8 +1,8 @@
 //! Decoder: arrived symbols in, lost symbols out.
 //!
-//! Repair symbols that cannot be used at once are kept as equations over the symbols that are missing, in reduced echelon form
-//! with the oldest unknown of each as its pivot. So a symbol comes out as soon as what arrived determines it, and an unknown
-//! that is forgotten takes one equation with it and no more.
+//! Repair symbols that cannot be used at once are kept as equations over the missing symbols, in reduced echelon form with the oldest
+//! unknown of each as its pivot. So a symbol is returned as soon as the received symbols determine it, and a forgotten unknown removes one
+//! equation only.
 
 use std::{collections::VecDeque, fmt};
 

@@ -1,4 +1,4 @@
-//! Source symbols in, repair symbols out.
+//! Encoder: source symbols in, repair symbols out.
 
 use std::collections::VecDeque;
 

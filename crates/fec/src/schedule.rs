@@ -1,4 +1,4 @@
-//! Schedule of repair symbols: when, and over what.
+//! Schedule of repair symbols: their times, and the source symbols that they cover.
 
 use std::collections::VecDeque;
 

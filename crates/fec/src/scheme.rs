@@ -1,4 +1,4 @@
-//! Codes by name: rate of repair, and what it covers.
+//! Codes by name: rate of repair, and covered symbols.
 
 use std::{fmt, str::FromStr};
 

@@ -1,4 +1,4 @@
-//! A symbol as the codes see it: its length in two bytes, its bytes, zeros up to the next multiple of a vector.
+//! A symbol in the form of the codes: its length in two bytes, its bytes, zeros up to the next multiple of a vector.
 
 use std::ops::{Deref, DerefMut};
 

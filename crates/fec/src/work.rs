@@ -1,8 +1,8 @@
 //! Cost of decoding, counted in operations, and its limit.
 //!
-//! A repair symbol of one byte may combine 192 symbols, and each equation that is kept may meet it with as many terms: a sender
-//! decides how much a packet costs its receiver. So work is earned by the bytes of symbols that arrive and spent by
-//! decoding. A conforming sender's repair symbols are as long as what they repair, and earn nearly all that they cost.
+//! A repair symbol of one byte may combine 192 symbols, and each stored equation may have as many terms. So a sender decides how much a
+//! packet costs its receiver. To bound this, the bytes of arriving symbols add to a budget, from which decoding is paid. Repair symbols of
+//! a conforming sender are as long as the symbols that they repair, and pay for nearly all of their cost.
 
 /// Work of one term of an equation, where a byte that is multiplied and added is 1.
 pub(crate) const TERM: usize = 32;

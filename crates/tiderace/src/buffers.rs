@@ -1,8 +1,8 @@
-//! The memory that datagrams are read into.
+//! Receive buffers for datagrams.
 //!
-//! A payload goes up to the application without a copy, as slices of the buffer that it was read into, so a buffer can be
-//! read into again only when the last slice is gone. Buffers that are out are remembered in the order in which they went,
-//! and looked at again in that order: what was read first is usually let go first.
+//! A payload is passed to the application without a copy, as slices of its receive buffer, so a buffer can be reused only when the last
+//! slice is dropped. Buffers in use are kept in the order of their use, and checked in that order: data that was read first is usually
+//! dropped first.
 
 use std::collections::VecDeque;
 

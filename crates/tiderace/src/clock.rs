@@ -1,4 +1,4 @@
-//! The one place where time is read.
+//! The only place where the clock is read.
 
 use std::time::{Instant as SystemInstant, SystemTime};
 

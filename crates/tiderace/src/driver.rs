@@ -1,9 +1,9 @@
-//! The task that drives an endpoint: reads, lets the state machine work, writes, sleeps.
+//! Task that drives an endpoint: reads, runs the state machine, writes, sleeps.
 //!
-//! One pass: everything that the socket has (within a bound), the deadlines that have passed, TLS steps for the pool, events
-//! to the tasks that wait for them, everything that wants to leave; then the task sleeps until the socket, a deadline or a handle
-//! wakes it. When somebody was woken, what wants to leave waits for their turn: an acknowledgement then travels with
-//! the answer, and some answers in one batch. Many are woken in portions, so that the peer need not wait for the last answer.
+//! One pass processes all datagrams of the socket (within a bound), expired deadlines, TLS steps for the pool, events for waiting tasks,
+//! and data to send. Then the task sleeps until the socket, a deadline or a handle wakes it. If tasks were woken, sending waits for their
+//! turn: so an acknowledgement is sent with the answer, and several answers in one batch. Many tasks are woken in portions, so that the
+//! peer need not wait for the last answer.
 
 use std::{
     future::Future,

@@ -1,7 +1,7 @@
-//! Hand-over of an endpoint's sockets to another process: a newer one takes every new connection, and this one ends its own.
+//! Hand-over of an endpoint's sockets to another process: the newer one takes every new connection, and this one drains its own.
 //!
-//! The order: the older process stops reading, tells which handshakes are under way, and the newer one reads from then on. What
-//! arrives in between waits in the sockets. Both send through the same sockets.
+//! Order: the older process stops reading and lists the handshakes in progress; the newer one reads from then on. Datagrams that arrive in
+//! between wait in the sockets. Both send through the same sockets.
 
 use std::{io, net::UdpSocket, os::unix::net::UnixDatagram, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! The handle that a connection and its streams share, and what each of them asks the transport by it.
+//! Handle that a connection and its streams share, with their requests to the transport.
 
 use std::{
     sync::Arc,

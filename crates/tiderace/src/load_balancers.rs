@@ -1,9 +1,9 @@
-//! Load balancers in front of an endpoint: they name the client of each datagram in a PROXY protocol header, and take the answers
-//! with the same header.
+//! Load balancers in front of an endpoint: they name the client of each datagram in a PROXY protocol header, and accept the answers with
+//! the same header.
 //!
-//! A connection knows its client's address alone. The way back, which is the load balancer and the address that the client sent to,
-//! stands in the place of the local address of a path: an address of the discard-only prefix 100::/64 (RFC 6666) with the number of
-//! an entry here. So a path leads through one load balancer, and nothing is kept for each client.
+//! A connection knows only its client's address. The return path is the load balancer and the address that the client sent to. It is
+//! encoded in the local address of a path: an address of the discard-only prefix 100::/64 (RFC 6666) with the number of an entry here. So a
+//! path leads through one load balancer, and there is no state for each client.
 
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr},

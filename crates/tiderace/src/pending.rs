@@ -1,4 +1,4 @@
-//! Handshakes that wait for a result from outside: its source wakes the driver, which resumes them.
+//! Handshakes that wait for an external result: its source wakes the driver, which resumes them.
 
 use std::{
     sync::Arc,

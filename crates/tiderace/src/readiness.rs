@@ -1,8 +1,8 @@
 //! Readiness of a UDP socket, for reading and for writing.
 //!
-//! On Unix the socket is watched for reading alone. Watched for both, every datagram that its receiver takes wakes the
-//! sender, because the kernel then has room again: half of all wake-ups of a connection on loopback, for nothing. That a
-//! send must wait is rare; only then is the socket watched for writing, through a second descriptor.
+//! On Unix the socket is watched for reading only. If it were watched for both, every datagram that its receiver reads would wake the
+//! sender, because the kernel then has room again: half of all wake-ups of a connection on loopback, without benefit. A send rarely has to
+//! wait; only then is the socket watched for writing, through a second descriptor.
 
 pub(crate) use platform::Watched;
 

@@ -1,8 +1,8 @@
-//! Several sockets on one address, and the program that tells the kernel which of them a datagram is for.
+//! Several sockets on one address, and the program by which the kernel selects a socket for a datagram.
 //!
-//! By itself the kernel picks a socket by a hash of the four addresses and ports, so a client whose NAT gives it another
-//! port would end at another socket. The connection ID stays the same: a classic packet filter reads the byte in it that
-//! names the shard. What names none, such as a client's first packet, is spread by the hash.
+//! By default the kernel selects a socket by a hash of both addresses and ports, so a client whose NAT gives it another port would reach
+//! another socket. The connection ID stays the same: a classic packet filter reads its byte that names the shard. Packets without such a
+//! byte, such as a client's first packet, are spread by the hash.
 
 use std::{
     io,

@@ -1,7 +1,7 @@
-//! One endpoint on several sockets of one address, each with a driver of its own.
+//! One endpoint on several sockets of one address, each with its own driver.
 //!
-//! The kernel gives a datagram to the shard that its connection ID names. Where it cannot (another system, an old kernel),
-//! the shard that got it hands it over, through a bounded queue.
+//! The kernel passes a datagram to the shard that its connection ID names. Where it cannot (another system, an old kernel), the receiving
+//! shard forwards the datagram through a bounded queue.
 
 use std::{
     io,

@@ -1,8 +1,8 @@
-//! Datagrams between processes that serve one address: the newest reads its sockets, and hands each older one what is for its
-//! connections, through a pair of connected Unix datagram sockets for each shard.
+//! Datagrams between processes that serve one address: the newest process reads the sockets, and forwards to each older one the datagrams
+//! of its connections, through a pair of connected Unix datagram sockets for each shard.
 //!
-//! What waits in such a pair is bounded by the send buffer of its socket. A process that does not read loses its packets, as on
-//! a network; nobody waits for it.
+//! Waiting datagrams are bounded by the send buffer of the socket. A process that does not read loses packets, as on a network; nobody
+//! waits for it.
 
 use std::{
     collections::HashMap,

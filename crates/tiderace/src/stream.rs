@@ -1,4 +1,4 @@
-//! The two halves of a stream.
+//! Halves of a stream.
 
 use std::{
     collections::VecDeque,

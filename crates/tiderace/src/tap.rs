@@ -1,4 +1,4 @@
-//! Tap: the payloads that pass a socket, as they are on the wire.
+//! Tap: observer of the payloads that pass a socket, as they are on the wire.
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -1,4 +1,4 @@
-//! Scheduling of threads, and their effort, on Linux.
+//! Scheduling policy of threads on Linux.
 
 use std::{io, mem::MaybeUninit, sync::OnceLock};
 

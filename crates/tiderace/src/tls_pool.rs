@@ -1,11 +1,9 @@
-//! Threads that run the TLS steps of handshakes, so that key exchange, signatures and slow private keys delay no data.
+//! Thread pool for the TLS steps of handshakes, so that key exchange, signatures and slow private keys do not delay data.
 //!
-//! A driver submits what its endpoint hands out; a thread runs it and sends the outcome back, which wakes the driver.
-//! A step that is alone is run by the driver itself, once the last ones have shown that they are quick: waking a thread costs
-//! more than it gains then.
+//! A driver submits a step of its endpoint. A thread runs it and returns the outcome, which wakes the driver. The driver runs a single step
+//! itself once recent steps have been quick: waking a thread would cost more than it gains.
 //!
-//! The queue is bounded by the endpoints: each hands out at most [`WAITING`] first steps at a time, and one step of each
-//! handshake that has begun.
+//! Endpoints bound the queue: each has at most [`WAITING`] first steps in it, and one step of each handshake that has begun.
 
 use std::{
     collections::VecDeque,

@@ -1,4 +1,4 @@
-//! Cursors over bytes: [`Reader`] takes values from a slice it borrows, [`Writer`] puts them into one.
+//! Cursors over bytes: [`Reader`] reads values from a borrowed slice, [`Writer`] writes them into one.
 
 use crate::varint;
 

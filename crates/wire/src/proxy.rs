@@ -1,7 +1,7 @@
-//! PROXY protocol version 2 in front of datagrams: a load balancer names the client, and the address that the client has sent to.
+//! PROXY protocol version 2 in front of datagrams: a load balancer names the client, and the address that the client sent to.
 //!
-//! Each datagram has the header, since nothing ties it to others. The same header goes back with the answer, so that a load
-//! balancer needs no memory of its clients.
+//! Each datagram has the header, because nothing ties it to others. The answer has the same header, so that a load balancer needs no state
+//! of its clients.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -1,5 +1,5 @@
-//! Stateless reset tokens (RFC 9000 §10.3): its knowledge suffices to end the connection, so it is compared and shown with
-//! care.
+//! Stateless reset tokens (RFC 9000 §10.3). A holder of the token can end the connection, so it is compared in constant time and not
+//! printed.
 
 use std::fmt;
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! Endpoints and streams: the two ends of a connection and the numbering of streams (RFC 9000 §2.1).
+//! Endpoints and streams: the sides of a connection and stream IDs (RFC 9000 §2.1).
 
 use std::fmt;
 

@@ -1,5 +1,4 @@
-//! Variable-length integers (RFC 9000 §16): the two highest bits of the first byte say whether 1, 2, 4 or 8 bytes are
-//! used.
+//! Variable-length integers (RFC 9000 §16): the two highest bits of the first byte encode the length, 1, 2, 4 or 8 bytes.
 
 /// The largest value that has an encoding.
 pub const MAX: u64 = (1 << 62) - 1;

@@ -1,6 +1,6 @@
-//! Sums of products over long strings of bytes, with the widest vector instructions that the processor has.
+//! Sums of products over long strings of bytes, with the widest vector instructions of the processor.
 //!
-//! All kernels give the same bytes; [`Kernel::Table`] is the plain form that the others are tested against.
+//! All kernels give the same bytes; [`Kernel::Table`] is the plain form against which the others are tested.
 
 #[cfg(target_arch = "aarch64")]
 mod neon;

@@ -1,4 +1,4 @@
-//! NEON: table look-ups in registers give products of half bytes. What does not fill a vector is left to the table.
+//! NEON: table look-ups in registers give products of half bytes. The table processes the rest that does not fill a vector.
 #![allow(unsafe_code, reason = "vector instructions")]
 
 use std::arch::aarch64::*;

@@ -1,4 +1,4 @@
-//! The plain form: a table of products, byte by byte.
+//! Plain form: a table of products, byte by byte.
 
 use super::Term;
 use crate::gf::PRODUCTS;

@@ -1,10 +1,10 @@
 //! Vector instructions of x86: shuffles look up products of half bytes, GFNI multiplies by a matrix over bits.
 //!
-//! Each kernel keeps a few vectors of the sum in registers while it goes through the terms; what does not fill a vector
-//! is left to the table.
+//! Each kernel keeps a few vectors of the sum in registers while it goes through the terms; the table processes the rest that does not fill
+//! a vector.
 //!
-//! The kernels look alike but for their intrinsics. Each instruction set needs functions of its own (`target_feature`), and a macro over
-//! intrinsics would hide in which of them the kernels differ.
+//! The kernels differ in their intrinsics only. Each instruction set needs its own functions (`target_feature`), and a macro over
+//! intrinsics would hide the differences.
 #![allow(unsafe_code, reason = "vector instructions")]
 
 use std::arch::x86_64::*;

@@ -1,5 +1,5 @@
-//! ACK frames (RFC 9000 §19.3): ranges of packet numbers from the largest down, as gaps and lengths. Those of
-//! draft-ietf-quic-receive-ts-02 (ACK_RECEIVE_TIMESTAMPS) have receive times at their end.
+//! ACK frames (RFC 9000 §19.3): ranges of packet numbers from the largest down, as gaps and lengths. Frames of
+//! draft-ietf-quic-receive-ts-02 (ACK_RECEIVE_TIMESTAMPS) have receive timestamps at their end.
 
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -1,5 +1,5 @@
-//! The headers of frames that carry data: STREAM, CRYPTO and DATAGRAM. They are written apart from the data, so that
-//! the data can be copied (or encrypted) straight to its place.
+//! Headers of frames that carry data: STREAM, CRYPTO and DATAGRAM. They are written separately from the data, so that the data can be
+//! copied (or encrypted) directly to its place.
 
 use super::frame_type as t;
 use crate::{Reader, StreamId, Writer, varint};

@@ -1,4 +1,4 @@
-//! Reading frames from the payload of a packet that has been opened.
+//! Parser of frames in the payload of an opened packet.
 
 use std::iter::FusedIterator;
 

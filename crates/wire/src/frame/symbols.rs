@@ -1,5 +1,4 @@
-//! Frames of forward error correction (docs/fec.md): which packets are source symbols, repair symbols, and which source
-//! symbols were recovered.
+//! Frames of forward error correction (docs/fec.md): source symbols, repair symbols, and reports of recovered symbols.
 
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -1,7 +1,7 @@
-//! The table of frames: the types, [`Frame`], and what is read and written for each.
+//! Table of frames: types, [`Frame`], and reading and writing of each.
 //!
-//! A frame whose fields follow one another in the packet is a row. Frames of another form (PADDING, ACK, those with a bit of
-//! the type for a field, those of forward error correction) are written out in the macro.
+//! A frame whose fields follow one another is a row. Frames of another form (PADDING, ACK, those with a bit of the type for a field, those
+//! of forward error correction) are written out in the macro.
 
 use super::{
     Ack, FrameErrorKind, PacketKind, RepairFrame, StreamFrame, SymbolAck,

@@ -1,5 +1,5 @@
-//! Receive times in acknowledgements: draft-ietf-quic-receive-ts-02 §3.1. Ranges of packets that arrived one after the
-//! other, the most recent first, with times as differences from packet to packet.
+//! Receive timestamps in acknowledgements: draft-ietf-quic-receive-ts-02 §3.1. Ranges of packets that arrived one after the other, the most
+//! recent first, with times as differences from packet to packet.
 
 use std::iter::FusedIterator;
 

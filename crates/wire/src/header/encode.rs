@@ -1,4 +1,4 @@
-//! Writing packet headers, before header protection is applied.
+//! Encoding of packet headers, before header protection.
 
 use super::{LongType, bits};
 use crate::{ConnectionId, Writer, varint, version};

@@ -1,9 +1,7 @@
-//! Packet headers as they stand in a datagram, without keys: what kind of packet comes first, whom it is for, where it
-//! ends.
+//! Packet headers in a datagram, without keys: type of the first packet, its destination, its end.
 //!
-//! A [`Header`] holds offsets and no slices, so that the datagram can be changed in place afterwards (header
-//! protection, decryption). What header protection covers (reserved bits, key phase, packet number) is read by the layer that
-//! holds the keys, with [`bits`] and [`decode_packet_number`].
+//! A [`Header`] holds offsets and no slices, so that the datagram can be changed in place afterwards (header protection, decryption). The
+//! layer with the keys reads the protected fields (reserved bits, key phase, packet number) with [`bits`] and [`decode_packet_number`].
 
 use std::ops::Range;
 

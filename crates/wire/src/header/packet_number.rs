@@ -1,4 +1,4 @@
-//! Packet numbers: how many bytes of one to send, and how to complete the bytes that came (RFC 9000 §17.1, appendix A).
+//! Packet numbers: their encoded length, and their recovery from truncated bytes (RFC 9000 §17.1, appendix A).
 
 /// Number of bytes, 1 to 4, in which packet number `pn` has to be sent when the peer has acknowledged up to
 /// `largest_acked`.

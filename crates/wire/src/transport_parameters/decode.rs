@@ -1,4 +1,4 @@
-//! Reading transport parameters, and what makes them unacceptable.
+//! Decoding of transport parameters, and their validity.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 

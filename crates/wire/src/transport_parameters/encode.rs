@@ -1,4 +1,4 @@
-//! Writing transport parameters.
+//! Encoding of transport parameters.
 
 use super::{PreferredAddress, TransportParameters, id};
 use crate::{Side, varint};

@@ -1,7 +1,6 @@
-//! Transport parameters (RFC 9000 §18): what each side tells the other inside the TLS handshake. Also those of RFC 9221
-//! (DATAGRAM), RFC 9287 (grease of the fixed bit), draft-ietf-quic-ack-frequency-14 (`min_ack_delay`),
-//! draft-ietf-quic-receive-ts-02 (receive times in acknowledgements), draft-ietf-quic-reliable-stream-reset
-//! (`reset_stream_at`), and docs/fec.md (forward error correction).
+//! Transport parameters (RFC 9000 §18), which endpoints exchange in the TLS handshake. Also those of RFC 9221 (DATAGRAM), RFC 9287 (grease
+//! of the fixed bit), draft-ietf-quic-ack-frequency-14 (`min_ack_delay`), draft-ietf-quic-receive-ts-02 (receive timestamps in
+//! acknowledgements), draft-ietf-quic-reliable-stream-reset (`reset_stream_at`), and docs/fec.md (forward error correction).
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 
