@@ -10,7 +10,7 @@ use crate::mode::Mode;
 pub const REQUEST: usize = 100;
 /// Bytes of the answer to it.
 pub const RESPONSE: usize = 1_024;
-/// Requests under way at the same time.
+/// Requests in progress at the same time.
 pub const CONCURRENT: usize = 100;
 /// Bytes of a datagram of the application.
 pub const DATAGRAM: usize = 1_200;

@@ -15,7 +15,7 @@ use crate::{
 /// The form of the document.
 pub const SCHEMA: &str = "tiderace-bench/2";
 
-/// Saved measurement that another goes on from.
+/// Saved measurement that another continues from.
 #[derive(Debug, Deserialize)]
 pub struct Saved {
     /// The form of the document.

@@ -104,7 +104,7 @@ pub trait Connection: Clone + Send + Sync + 'static {
     /// Closes the connection at once, without an error.
     fn close(&self);
 
-    /// Waits until the connection is over.
+    /// Waits until the connection has ended.
     fn closed(&self) -> impl Future<Output = ()> + Send;
 }
 

@@ -234,7 +234,7 @@ fn keep_idle(listener: &TcpListener, tls: &Arc<ServerConfig>, job: Job) -> Resul
             answer(&mut stream)?;
             streams.push(stream);
         }
-        // The client waits for the last answer before it goes on.
+        // The client waits for the last answer before it continues.
         let mut stream = accept(listener, tls)?;
         thread::sleep(SETTLE);
         meter.stop();

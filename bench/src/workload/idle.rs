@@ -28,7 +28,7 @@ pub async fn serve<S: Stack>(stack: &mut S, job: Job) -> Result<SideReport> {
         let (mut send, mut recv) = connection.accept().await?;
         ensure!(read_all(&mut recv, REQUEST.len()).await? == REQUEST, "the client's request is wrong");
         drop(recv);
-        // The client waits for the answer before it goes on, so nothing happens meanwhile.
+        // The client waits for the answer before it continues, so nothing happens meanwhile.
         if number == IDLE_BEFORE {
             tokio::time::sleep(SETTLE).await;
             before = resident_bytes()?;

@@ -1,4 +1,4 @@
-//! Small requests over one connection, each on a stream of its own, a fixed number under way at a time.
+//! Small requests over one connection, each on a stream of its own, a fixed number in progress at a time.
 
 use std::{
     net::SocketAddr,
@@ -39,7 +39,7 @@ pub async fn serve<S: Stack>(stack: &mut S, job: Job) -> Result<SideReport> {
     Ok(SideReport { content_samples: job.amount, datagrams, ..meter.report(Role::Server, job.amount) })
 }
 
-/// Asks, from as many tasks as requests are under way.
+/// Asks, from as many tasks as requests are in progress.
 pub async fn ask_all<S: Stack>(stack: &S, job: Job, to: SocketAddr) -> Result<SideReport> {
     let source = Source::new();
     let (request, response) = (source.bytes_at(0, REQUEST), source.bytes_at(0, RESPONSE));

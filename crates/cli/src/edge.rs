@@ -108,7 +108,7 @@ struct Run {
 }
 
 /// The running gateway starts the program, which reads the configuration, takes over the sockets and serves every new connection.
-/// Open connections stay with the old process until they end, or `upgrade.drain` is over. SIGUSR2 does the same with the program at
+/// Open connections stay with the old process until they end, or `upgrade.drain` has ended. SIGUSR2 does the same with the program at
 /// the path of the running one. To downgrade, name an older program.
 #[derive(Debug, Parser)]
 #[command(after_help = "Example:

@@ -71,7 +71,7 @@ pub(crate) fn finish(packets: &PacketFile, keys: Option<&Path>) {
     }
 }
 
-/// Records under way.
+/// Records in progress.
 #[derive(Clone, Default)]
 pub(crate) struct Watched {
     qlog: Option<Arc<QlogDir>>,

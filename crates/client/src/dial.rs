@@ -31,9 +31,9 @@ use crate::{
     timeouts::Waited,
 };
 
-/// An answer that is under way.
+/// An answer that is in progress.
 pub(crate) type Answer = oneshot::Receiver<Result<Response<ResponseBody>, Failed>>;
-/// A request that is under way on a connection that was there before.
+/// A request that is in progress on a connection that was there before.
 pub(crate) type Pending = Waited<Result<Response<ResponseBody>, Failed>>;
 
 /// Addresses of a race.
@@ -414,7 +414,7 @@ fn received(link: &Quic) -> u64 {
     link.connection().stats().map_or(0, |stats| stats.packets_received)
 }
 
-/// Probe timeout of a connection (RFC 9002 §6.2.1), with the default of the peer's largest delay of acknowledgements. Before it is over, a
+/// Probe timeout of a connection (RFC 9002 §6.2.1), with the default of the peer's largest delay of acknowledgements. Before it has ended, a
 /// server that owes an acknowledgement may be as well as ever. Zero before the first sample of the round trip.
 fn probe_timeout(link: &Quic) -> Duration {
     const MAX_ACK_DELAY: u64 = 25_000_000;

@@ -109,7 +109,7 @@ pub(crate) enum Link {
 }
 
 impl Quic {
-    /// Begins HTTP/3 on a connection, whose handshake may be under way.
+    /// Begins HTTP/3 on a connection, whose handshake may be in progress.
     pub(crate) async fn begin(endpoint: Arc<Endpoint>, connection: tiderace::Connection) -> Result<Self, Failed> {
         let sender = h3_quic::client::begin(connection).await;
         let sender = sender.map_err(|error| Failed { cause: (&error).into(), unprocessed: true })?;

@@ -278,7 +278,7 @@ pub enum SentPayload {
     Capsule,
     /// Dropped: the payload fits into no QUIC datagram, and has more than 1,200 bytes.
     TooLarge,
-    /// Dropped: the stream has no room, or the connection is over.
+    /// Dropped: the stream has no room, or the connection has ended.
     Dropped,
 }
 

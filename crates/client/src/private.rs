@@ -97,7 +97,7 @@ pub enum Receiver {
     Qmux(qmux::RecvStream),
 }
 
-/// A stream, a datagram or the connection is over.
+/// A stream, a datagram or the connection has ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Ended {
@@ -274,7 +274,7 @@ impl Channel {
     /// Opens a bidirectional stream, as soon as the peer allows.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub async fn open_bi(&self) -> Result<(Sender, Receiver), Ended> {
         Ok(match self {
             Self::Quic(_, connection, _) => {
@@ -291,7 +291,7 @@ impl Channel {
     /// The next bidirectional stream that the peer opened.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub async fn accept_bi(&self) -> Result<(Sender, Receiver), Ended> {
         Ok(match self {
             Self::Quic(_, connection, _) => {
@@ -308,7 +308,7 @@ impl Channel {
     /// Queues a datagram. Over QUIC it may be lost; over QMux only while it waits here.
     ///
     /// # Errors
-    /// When the peer takes none of this size, or the connection is over.
+    /// When the peer takes none of this size, or the connection has ended.
     pub fn send_datagram(&self, data: Bytes) -> Result<(), Ended> {
         match self {
             Self::Quic(_, connection, _) => {
@@ -321,7 +321,7 @@ impl Channel {
     /// The next datagram of the peer.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub async fn read_datagram(&self) -> Result<Bytes, Ended> {
         Ok(match self {
             Self::Quic(_, connection, _) => connection.read_datagram().await?,
@@ -348,7 +348,7 @@ impl Sender {
     /// Writes all of `data`.
     ///
     /// # Errors
-    /// When the peer wants no more, or the stream or the connection is over.
+    /// When the peer wants no more, or the stream or the connection has ended.
     pub async fn write_chunk(&mut self, data: Bytes) -> Result<(), Ended> {
         match self {
             Self::Quic(send) => Ok(send.write_chunk(data).await?),
@@ -359,7 +359,7 @@ impl Sender {
     /// Ends the stream after what was written.
     ///
     /// # Errors
-    /// When it is over.
+    /// When it has ended.
     pub fn finish(&mut self) -> Result<(), Ended> {
         match self {
             Self::Quic(send) => Ok(send.finish()?),
@@ -370,7 +370,7 @@ impl Sender {
     /// Gives the stream up.
     ///
     /// # Errors
-    /// When it is over.
+    /// When it has ended.
     pub fn reset(&mut self, code: u64) -> Result<(), Ended> {
         match self {
             Self::Quic(send) => Ok(send.reset(code)?),
@@ -383,7 +383,7 @@ impl Receiver {
     /// Up to `most` bytes; `None` at the end.
     ///
     /// # Errors
-    /// When the peer has given the stream up, or the stream or the connection is over.
+    /// When the peer has given the stream up, or the stream or the connection has ended.
     pub async fn read_chunk(&mut self, most: usize) -> Result<Option<Bytes>, Ended> {
         match self {
             Self::Quic(recv) => Ok(recv.read_chunk(most).await?),

@@ -175,7 +175,7 @@ pub(crate) fn paced(body: ResponseBody, least: Pace) -> ResponseBody {
 }
 
 impl Paced {
-    /// The reader's wait is over, with so many bytes.
+    /// The reader's wait has ended, with so many bytes.
     fn on_data(&mut self, length: usize) {
         if let Some(since) = self.since.take() {
             self.left = self.left.saturating_sub(since.elapsed());

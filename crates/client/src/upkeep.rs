@@ -56,7 +56,7 @@ impl Upkeep {
         mappings.lock().unwrap_or_else(PoisonError::into_inner).all()
     }
 
-    /// Starts for a connection, until it is over or the returned value is dropped.
+    /// Starts for a connection, until it has ended or the returned value is dropped.
     pub(crate) fn begin(&self, endpoint: Arc<Endpoint>, connection: Connection) -> Kept {
         let this = self.clone();
         Kept(tokio::spawn(async move { this.run(&endpoint, &connection).await }).abort_handle())

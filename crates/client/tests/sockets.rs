@@ -56,7 +56,7 @@ async fn a_server_that_sheds_is_told_from_a_network_that_blocks() {
     assert!(!matches!(error, FetchError::Url(_)), "{error}");
 }
 
-/// A program that goes on sending what nobody reads gets the proxy's answer nevertheless: no reset overtakes it.
+/// A program that continues sending what nobody reads gets the proxy's answer nevertheless: no reset overtakes it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_of_the_proxy_arrives_although_the_program_still_sends() {
     let root = rcgen::generate_simple_self_signed(Vec::new()).unwrap().cert.pem();

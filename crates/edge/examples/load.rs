@@ -1,4 +1,4 @@
-//! Load for a server of HTTP: as many requests as asked for, over connections that each have a number of them under way.
+//! Load for a server of HTTP: as many requests as asked for, over connections that each have a number of them in progress.
 //!
 //! ```sh
 //! cargo run --profile dist -p tiderace-edge --example load -- h3 127.0.0.1:8443 root.pem /small 4 16 20000

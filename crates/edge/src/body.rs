@@ -210,7 +210,7 @@ impl Wait {
         }
     }
 
-    /// Nothing has come; ready when the interval is over.
+    /// Nothing has come; ready when the interval has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let end = || Instant::now() + self.pace.interval.saturating_sub(self.spent);
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end())));

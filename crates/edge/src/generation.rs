@@ -269,7 +269,7 @@ impl Generation {
     }
 }
 
-/// Limits for the requests of each client. Those of `before` that are the same go on, with what they know.
+/// Limits for the requests of each client. Those of `before` that are the same continue, with what they know.
 fn rates(config: &Config, before: Option<&Generation>, budget: &ProcessBudget) -> HashMap<RateKey, Arc<RateLimit>> {
     let of_routes = config.routes.iter().flat_map(|route| {
         let attempts = route.basic_auth.as_ref().map(|auth| &auth.attempts);

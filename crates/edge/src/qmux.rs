@@ -24,7 +24,7 @@ const WINDOW: u64 = 256 * 1024;
 /// Bytes of datagrams that wait.
 const DATAGRAMS: usize = 128 * 1024;
 
-/// Code with which a connection is closed when its time is over.
+/// Code with which a connection is closed when its time has ended.
 const DRAINED: u64 = 0;
 
 fn closed(refused: &Refused) -> StreamClosed {
@@ -40,7 +40,7 @@ impl Outgoing for SendStream {
     }
 
     fn finish(&mut self) {
-        // Only a stream that is over cannot be ended.
+        // Only a stream that has ended cannot be ended.
         let _ = Self::finish(self);
     }
 
@@ -85,7 +85,7 @@ fn settings(config: &config::Config, takes_datagrams: bool, memory: &ConnectionB
     }
 }
 
-/// Serves a connection until it is over. A drain lets its streams end, and takes no more.
+/// Serves a connection until it has ended. A drain lets its streams end, and takes no more.
 pub(crate) async fn serve(
     tls: TlsStream<impl AsyncRead + AsyncWrite + Unpin + Send + 'static>,
     remote: SocketAddr,
@@ -123,7 +123,7 @@ pub(crate) async fn serve(
             () = &mut drain => break,
             Some(_) = streams.join_next() => continue,
         };
-        // The connection is over, and its streams notice by themselves.
+        // The connection has ended, and its streams notice by themselves.
         let Ok((send, recv)) = halves else {
             while streams.join_next().await.is_some() {}
             return;

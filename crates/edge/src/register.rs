@@ -13,7 +13,7 @@ use std::{
 
 use tiderace::transport::ring::{Strike, StrikeId, StrikeRegister};
 
-/// The register has to answer within this time, or early data is refused: the handshake goes on without.
+/// The register has to answer within this time, or early data is refused: the handshake continues without.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// After a failure the register is left alone for this long, so that handshakes do not wait for one that is away.
 const PAUSE: Duration = Duration::from_secs(1);

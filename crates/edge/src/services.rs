@@ -99,13 +99,13 @@ impl Services {
         }
     }
 
-    /// Accepts nothing more. Answers under way are given.
+    /// Accepts nothing more. Answers in progress are given.
     pub(crate) fn stop(&self) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         tasks.drain(..).for_each(|task| task.abort());
     }
 
-    /// Waits until the answers under way are written.
+    /// Waits until the answers in progress are written.
     pub(crate) async fn all_answered(&self) {
         self.pending.all_written().await;
     }

@@ -35,7 +35,7 @@ pub(crate) const NOBODY: u64 = 1;
 pub(crate) const UNREACHABLE: u64 = 2;
 /// Code of a stream whose back end has broken off.
 pub(crate) const BROKEN: u64 = 3;
-/// Code with which a connection is closed when its time is over.
+/// Code with which a connection is closed when its time has ended.
 const DRAINED: u64 = 0;
 
 /// Bytes of a client that are written to its back end at a time.
@@ -70,7 +70,7 @@ enum CopyError {
     BackEnd(io::Error),
 }
 
-/// Serves a connection until it is over, from its early data on or from the end of its handshake. A drain lets its streams end, and
+/// Serves a connection until it has ended, from its early data on or from the end of its handshake. A drain lets its streams end, and
 /// takes no more.
 pub(crate) async fn serve(
     connection: &Connection,
@@ -81,7 +81,7 @@ pub(crate) async fn serve(
     if !takes_early_data && connection.established().await.is_err() {
         return;
     }
-    // Without a budget the connection is over.
+    // Without a budget the connection has ended.
     let Some(memory) = connection.memory_budget() else { return };
     carry_datagrams(connection.clone(), target);
     let mut drain = std::pin::pin!(context.drain());
@@ -92,7 +92,7 @@ pub(crate) async fn serve(
             () = &mut drain => break,
             Some(_) = streams.join_next() => continue,
         };
-        // The connection is over, and its streams notice by themselves.
+        // The connection has ended, and its streams notice by themselves.
         let Ok((send, recv)) = halves else { return };
         let who = StreamClient::of(connection, context.local, &memory);
         streams.spawn(carry(send, recv, who, "stream", target.clone(), context.clone(), &cause));
@@ -111,7 +111,7 @@ pub(crate) async fn serve(
     connection.close(DRAINED, b"");
 }
 
-/// Carries the datagrams of a connection until it is over. Without a receiver they are read and discarded, so that none is
+/// Carries the datagrams of a connection until it has ended. Without a receiver they are read and discarded, so that none is
 /// kept.
 pub(crate) fn carry_datagrams(connection: impl Datagrams + Sync, target: &Arc<StreamTarget>) {
     if !target.takes_datagrams() {
@@ -331,7 +331,7 @@ async fn down(send: &mut impl Outgoing, mut from: impl AsyncRead + Unpin, mut ro
             Ok(_) => {
                 match send.write_chunk(buffer.split().freeze()).await {
                     Ok(()) => {}
-                    // The client wants no more of this direction; the other may go on.
+                    // The client wants no more of this direction; the other may continue.
                     Err(StreamClosed::Unwanted) => return Ok(()),
                     Err(StreamClosed::Failed) => return Err(CopyError::Client),
                 }
@@ -341,7 +341,7 @@ async fn down(send: &mut impl Outgoing, mut from: impl AsyncRead + Unpin, mut ro
     }
 }
 
-/// Carries datagrams both ways until the connection is over.
+/// Carries datagrams both ways until the connection has ended.
 async fn datagrams(connection: &impl Datagrams, target: &StreamTarget) -> io::Result<()> {
     let address = host_port(&target.config.datagrams_to, "udp://").unwrap_or_default();
     let address = tokio::net::lookup_host(address).await?.next().ok_or(io::ErrorKind::NotFound)?;

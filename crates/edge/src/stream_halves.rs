@@ -5,7 +5,7 @@ use tiderace::{Connection, ReadError, RecvStream, SendStream, WriteError};
 
 /// End of reading from a client, or of writing to it.
 pub(crate) enum StreamClosed {
-    /// No more data is wanted in this direction; the other may go on.
+    /// No more data is wanted in this direction; the other may continue.
     Unwanted,
     /// By a reset, or with the connection.
     Failed,
@@ -33,12 +33,12 @@ impl Outgoing for SendStream {
     }
 
     fn finish(&mut self) {
-        // Only a stream that is over cannot be ended.
+        // Only a stream that has ended cannot be ended.
         let _ = Self::finish(self);
     }
 
     fn reset(&mut self, code: u64) {
-        // A stream that is over needs no reset.
+        // A stream that has ended needs no reset.
         let _ = Self::reset(self, code);
     }
 }
@@ -58,7 +58,7 @@ impl Incoming for RecvStream {
 
 /// Datagrams of a client, over QUIC or QMux.
 pub(crate) trait Datagrams: Send + 'static {
-    /// `None` when the connection is over.
+    /// `None` when the connection has ended.
     fn read(&self) -> impl Future<Output = Option<Bytes>> + Send;
     fn send(&self, data: Bytes);
 }

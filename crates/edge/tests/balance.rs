@@ -173,7 +173,7 @@ async fn drive(
                 let path = format!("/{kind}/{phase}-{at}");
                 let (saw, goes_on) = act(&mut client, &actor, &path, does).await;
                 seen.insert(path, (version, saw));
-                // A connection that is over, and some that are not.
+                // A connection that has ended, and some that are not.
                 if !goes_on || random.below(200) == 0 {
                     client = Client::new(&site, version).await;
                 }

@@ -117,7 +117,7 @@ async fn reloads_under_load_lose_nothing() {
         println!("measured slowest handshake under reloads, ms: {}", ms(handshakes.last()));
         println!("measured median handshake under reloads, ms: {}", ms(handshakes.get(handshakes.len() / 2)));
     });
-    // One client's address changes again and again, as behind a NAT that forgets.
+    // One client's address changes repeatedly, as behind a NAT that forgets.
     let (e, stopped, count) = (site.clone(), stop.clone(), done.clone());
     clients.spawn(async move {
         let (endpoint, mut h3) = e.h3().await;
@@ -216,7 +216,7 @@ async fn addresses_come_and_go_and_certificates_change() {
     let first = site.address;
     let file = site.directory.0.join("edge.toml");
     let top = site::TOP.replace("127.0.0.1:0", "127.0.0.2:0");
-    // What is under way at an address that goes is answered.
+    // What is in progress at an address that goes is answered.
     let under_way = tokio::spawn(async move {
         let (a, b) = tokio::join!(h3.send(get("https://localhost/")), h2.send_request(get("https://localhost/")));
         (text(a.unwrap()).await, text(b.unwrap()).await)
@@ -237,7 +237,7 @@ async fn addresses_come_and_go_and_certificates_change() {
         }
     })
     .await;
-    // Another certificate: new handshakes see it, old connections go on.
+    // Another certificate: new handshakes see it, old connections continue.
     let other = site::write_certificate(&site.directory, "localhost");
     site.process.reload().await.unwrap();
     assert!(site.try_quic(b"h3").await.is_err());
@@ -316,7 +316,7 @@ async fn a_stop_answers_what_is_under_way() {
     while tokio::net::TcpStream::connect(site.address).await.is_ok() {
         tokio::task::yield_now().await;
     }
-    // A stream that is open goes on until it ends.
+    // A stream that is open continues until it ends.
     send.write_all(b"two").await.unwrap();
     send.finish().unwrap();
     let mut all = Vec::new();

@@ -147,7 +147,7 @@ impl Worker {
     }
 
     /// The place of the client that a packet came from: that of the mapping which the NAT gives the packet. `None` without a place, or
-    /// without a socket (too many open files): the network drops the packet, the relay goes on.
+    /// without a socket (too many open files): the network drops the packet, the relay continues.
     fn place(&mut self, from: SocketAddr, now: Instant, arrived: Instant) -> io::Result<Option<Place>> {
         let to = self.config.to;
         let place = match self.clients.find(from, now, || UdpSocket::connect(to)) {

@@ -16,7 +16,7 @@ use units::{Bitrate, DataSize, Duration, Probability, Seed};
 /// Longer than any of these exchanges takes on a machine that works.
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Does what a signal interrupted again: a process that is stopped and goes on has its waits end.
+/// Does what a signal interrupted again: a process that is stopped and continues has its waits end.
 fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {

@@ -16,7 +16,7 @@ use units::{Bitrate, DataSize, Probability};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Does what a signal interrupted again: a process that is stopped and goes on has its waits end.
+/// Does what a signal interrupted again: a process that is stopped and continues has its waits end.
 fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -345,7 +345,7 @@ fn clients_and_memory_are_bounded_and_a_dead_server_is_no_end() {
     assert!(statistics.doubt().unwrap().contains("held too many bytes"));
     drop(server);
     wait(&relay, "all leave", |now| now.held == 0);
-    // Nobody listens any more; the news comes back and the relay goes on.
+    // Nobody listens any more; the news comes back and the relay continues.
     client.send(&[0; 1000]).unwrap();
     let statistics = wait(&relay, "the last one leaves", |now| now.up.offered.packets == 11 && now.held == 0);
     assert!(statistics.unreachable > 0, "{statistics:?}");

@@ -30,7 +30,7 @@ pub struct Schedule {
     earned: i32,
     /// The same for the cap.
     spare: i32,
-    /// First symbol of the blocks under way, or the oldest one that no repair covers.
+    /// First symbol of the blocks in progress, or the oldest one that no repair covers.
     start: u64,
     /// The next symbol.
     next: u64,
@@ -68,7 +68,7 @@ impl Schedule {
         self.spare = (self.spare + 1).min(AHEAD * CAP);
         match self.scheme {
             Scheme::Block { sources, repairs, depth } => {
-                // What all blocks under way together will need is as much as can be saved.
+                // What all blocks in progress together will need is as much as can be saved.
                 let most = i32::from(sources) * i32::from(repairs) * (i32::from(depth) + 1);
                 self.earned = (self.earned + i32::from(repairs)).min(most);
                 let (sources, depth) = (u64::from(sources), u64::from(depth));

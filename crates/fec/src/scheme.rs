@@ -7,7 +7,7 @@ use crate::{coefficient::ROWS, repair::MAX_SPAN};
 /// A code: what is combined with what, and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
-    /// `repairs` for every `sources`. With a depth above 1, so many blocks are under way at a time, and neighbouring symbols
+    /// `repairs` for every `sources`. With a depth above 1, so many blocks are in progress at a time, and neighbouring symbols
     /// belong to different ones. One repair is XOR; any number of them replaces as many losses in the block.
     Block {
         /// Source symbols of a block.

@@ -64,7 +64,7 @@ pub struct Options {
 /// then leave as early data, and the others wait for the handshake (RFC 8470 §4).
 ///
 /// # Errors
-/// When the connection is over.
+/// When the connection has ended.
 pub async fn begin(quic: tiderace::Connection) -> Result<SendRequest, Error> {
     begin_with(quic, Options::default()).await
 }
@@ -72,7 +72,7 @@ pub async fn begin(quic: tiderace::Connection) -> Result<SendRequest, Error> {
 /// As [`begin`], with options.
 ///
 /// # Errors
-/// When the connection is over.
+/// When the connection has ended.
 pub async fn begin_with(quic: tiderace::Connection, options: Options) -> Result<SendRequest, Error> {
     let settings = Settings {
         table_capacity: TABLE as u64,

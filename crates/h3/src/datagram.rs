@@ -41,7 +41,7 @@ impl Datagrams {
     /// Queues a datagram. A lost datagram is not sent again.
     ///
     /// # Errors
-    /// When it is larger than [`max_size`](Self::max_size), there is none, or the connection is over.
+    /// When it is larger than [`max_size`](Self::max_size), there is none, or the connection has ended.
     pub fn send(&self, payload: &[u8]) -> Result<(), DatagramError> {
         self.send_parts(&[payload])
     }
@@ -63,7 +63,7 @@ impl Datagrams {
         shared.quic.send_datagram(datagram.into())
     }
 
-    /// The next datagram from the peer, of those that hold no more than 64 KiB together; `None` when the connection is over,
+    /// The next datagram from the peer, of those that hold no more than 64 KiB together; `None` when the connection has ended,
     /// or what comes on the stream.
     pub async fn recv(&self) -> Option<Bytes> {
         let Inner { shared, stream } = &*self.0;

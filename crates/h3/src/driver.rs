@@ -78,7 +78,7 @@ impl Driver {
         self.control.waiting().extend(frame::number_frame(frame::GOAWAY, number));
     }
 
-    /// Does what can be done; ready when the connection is over.
+    /// Does what can be done; ready when the connection has ended.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
         match self.try_poll(cx) {
             Ok(()) => Poll::Pending,

@@ -11,7 +11,7 @@ pub struct Code(pub u64);
 impl Code {
     /// A stream whose session did not come (draft-ietf-webtrans-http3 §4.6).
     pub const WT_BUFFERED_STREAM_REJECTED: Self = Self(0x3994_bd84);
-    /// A stream whose session is over (draft-ietf-webtrans-http3 §6).
+    /// A stream whose session has ended (draft-ietf-webtrans-http3 §6).
     pub const WT_SESSION_GONE: Self = Self(0x170d_7b68);
     /// The peer violates the flow control of a session (draft-ietf-webtrans-http3 §5).
     pub const WT_FLOW_CONTROL_ERROR: Self = Self(0x045d_4487);
@@ -101,7 +101,7 @@ pub enum Error {
     /// The request lacks what a request needs.
     #[error("the request {0}")]
     Request(#[source] RequestFault),
-    /// The connection is over.
+    /// The connection has ended.
     #[error("the connection is over: {0}")]
     Closed(#[source] CloseReason),
     /// The stream was finished, reset or stopped at this end before.

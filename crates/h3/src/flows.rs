@@ -35,9 +35,9 @@ pub(crate) struct Flow {
     /// Datagrams that were dropped because too many waited.
     pub(crate) dropped: u64,
     pub(crate) reader: Option<Waker>,
-    /// Sending direction of the stream is over.
+    /// Sending direction of the stream has ended.
     pub(crate) has_said_all: bool,
-    /// Receiving direction of the stream is over, or not read any more.
+    /// Receiving direction of the stream has ended, or not read any more.
     pub(crate) has_heard_all: bool,
 }
 
@@ -141,7 +141,7 @@ impl Flows {
         };
         let head = reader.position();
         datagram.advance(head);
-        // RFC 9297 §2.1 SHALL-1, MUST-3, RFC 9298 §5 SHALL-2: one for a stream that is over is dropped, and one for a stream that is
+        // RFC 9297 §2.1 SHALL-1, MUST-3, RFC 9298 §5 SHALL-2: one for a stream that has ended is dropped, and one for a stream that is
         // not there yet is kept for a while at most
         let Some(flow) = self.open.get_mut(&(quarter * 4)) else {
             if awaited(quarter * 4) {
@@ -214,7 +214,7 @@ impl Flows {
         self.relax();
     }
 
-    /// Notes that the sending direction of a stream is over.
+    /// Notes that the sending direction of a stream has ended.
     pub(crate) fn end_sending(&mut self, stream: u64) {
         if let Some(flow) = self.open.get_mut(&stream) {
             flow.has_said_all = true;

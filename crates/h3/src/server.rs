@@ -61,7 +61,7 @@ pub struct Options {
     /// Requests that a client may cancel within ten seconds. A client that cancels more loses its connection
     /// (H3_EXCESSIVE_LOAD).
     pub max_cancelled: u32,
-    /// Time limit of a drain for requests under way at its beginning.
+    /// Time limit of a drain for requests in progress at its beginning.
     pub drain: Duration,
     /// Counters of field compression.
     pub compression: Arc<Compression>,
@@ -94,7 +94,7 @@ impl fmt::Debug for Options {
 pub struct Outcome(Arc<OnceLock<Result<(), Error>>>);
 
 impl Outcome {
-    /// `None` while the exchange goes on.
+    /// `None` while the exchange continues.
     pub fn get(&self) -> Option<&Result<(), Error>> {
         self.0.get()
     }
@@ -139,7 +139,7 @@ pub struct RequestStreamId(pub u64);
 /// The time in which requests that are given up are counted together.
 const CANCELLED_TOGETHER: Duration = Duration::from_secs(10);
 
-/// Requests under way.
+/// Requests in progress.
 #[derive(Default)]
 struct InFlight {
     count: std::sync::atomic::AtomicUsize,
@@ -189,8 +189,8 @@ impl Drop for Ticket {
     }
 }
 
-/// Serves `quic` until it is over, each request on a task of its own. When `drain` is ready, GOAWAY asks the client to make no
-/// more requests here; requests under way are answered, and the connection ends.
+/// Serves `quic` until it has ended, each request on a task of its own. When `drain` is ready, GOAWAY asks the client to make no
+/// more requests here; requests in progress are answered, and the connection ends.
 ///
 /// A request whose client gives up while `service` or the response's body is at work is dropped where it stands.
 ///
@@ -244,7 +244,7 @@ where
                     stage = Stage::Final(Box::pin(tokio::time::sleep(options.drain)));
                     continue;
                 }
-                // Those that are still under way had their time.
+                // Those that are still in progress had their time.
                 _ => break,
             },
             () = in_flight.done.notified() => {
@@ -263,7 +263,7 @@ where
         if options.sessions.is_some() {
             shared.lock().sessions.begin(send.id().0);
         }
-        // Sessions go on, and so do their streams.
+        // Sessions continue, and so do their streams.
         let is_late = matches!(stage, Stage::Final(_));
         next = if is_late { next } else { next.max(send.id().0 + 4) };
         let (service, shared, options, ticket) = (service.clone(), shared.clone(), options.clone(), in_flight.enter());

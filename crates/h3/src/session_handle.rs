@@ -76,7 +76,7 @@ impl Shared {
 }
 
 /// Streams of an extended CONNECT, and what else concerns its connection: in the extensions of a request that a server gets and of a
-/// response that a client gets, where [`SessionSupport`](crate::SessionSupport) is on. Once dropped, the session is over: its streams are
+/// response that a client gets, where [`SessionSupport`](crate::SessionSupport) is on. Once dropped, the session has ended: its streams are
 /// refused.
 pub struct SessionStreams {
     shared: Arc<Shared>,
@@ -132,7 +132,7 @@ impl SessionStreams {
         self.shared.peer_settings().await
     }
 
-    /// The next stream of one direction that the peer opened; `None` when the connection is over.
+    /// The next stream of one direction that the peer opened; `None` when the connection has ended.
     pub fn poll_accept(&self, dir: Dir, cx: &mut Context<'_>) -> Poll<Option<SessionStream>> {
         self.shared.lock().sessions.poll_accept(self.stream.0, dir, cx)
     }
@@ -147,8 +147,8 @@ impl SessionStreams {
         self.shared.lock().sessions.poll_exceeded(self.stream.0, cx)
     }
 
-    /// Waits until the session has one of `max` places on the connection, which it keeps until it is over. Ready at once when the
-    /// connection is over.
+    /// Waits until the session has one of `max` places on the connection, which it keeps until it has ended. Ready at once when the
+    /// connection has ended.
     pub async fn admitted(&self, max: usize) {
         poll_fn(|cx| self.shared.lock().sessions.poll_admit(self.stream.0, max, cx)).await;
     }
@@ -164,7 +164,7 @@ impl SessionStreams {
         self.give_up.0.stopped.get().copied()
     }
 
-    /// Waits until the peer takes no more sessions (GOAWAY), or the connection is over.
+    /// Waits until the peer takes no more sessions (GOAWAY), or the connection has ended.
     pub async fn going_away(&self) {
         let _ = self.shared.heard(|state| state.goaway).await;
     }

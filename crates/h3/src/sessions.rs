@@ -212,7 +212,7 @@ impl Sessions {
         Ok(Refused::default())
     }
 
-    /// The next stream of a session; `None` when the session or the connection is over.
+    /// The next stream of a session; `None` when the session or the connection has ended.
     pub(crate) fn poll_accept(&mut self, session: u64, dir: Dir, cx: &Context<'_>) -> Poll<Option<SessionStream>> {
         let Some(open) = self.open.get_mut(&session) else { return Poll::Ready(None) };
         if let Some(mut stream) = open.waiting[dir as usize].pop_front() {
@@ -243,7 +243,7 @@ impl Sessions {
         Poll::Pending
     }
 
-    /// Ready when the session has one of `max` places; at once when it, or the connection, is over.
+    /// Ready when the session has one of `max` places; at once when it, or the connection, has ended.
     pub(crate) fn poll_admit(&mut self, session: u64, max: usize, cx: &Context<'_>) -> Poll<()> {
         let taken = self.open.values().filter(|open| open.is_admitted).count();
         let Some(open) = self.open.get_mut(&session) else { return Poll::Ready(()) };

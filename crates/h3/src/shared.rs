@@ -57,7 +57,7 @@ pub(crate) struct Shared {
     /// A peer that takes nothing of a message for this long gets no more of it.
     pub(crate) write_timeout: Option<Duration>,
     state: Mutex<State>,
-    /// The peer has sent its settings or GOAWAY, or the connection is over.
+    /// The peer has sent its settings or GOAWAY, or the connection has ended.
     pub(crate) heard: Notify,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct State {
     pub(crate) peer_others: Vec<(u64, u64)>,
     /// The number in the peer's last GOAWAY.
     pub(crate) goaway: Option<u64>,
-    /// Reason why the connection is over.
+    /// Reason why the connection has ended.
     pub(crate) failure: Option<Error>,
     /// Changes of priorities that have come before the requests that they are about.
     updates: Updates,
@@ -176,7 +176,7 @@ impl Shared {
         first
     }
 
-    /// Reason why the connection is over: that of this end, if it has one, else `error`.
+    /// Reason why the connection has ended: that of this end, if it has one, else `error`.
     pub(crate) fn end(&self, error: Error) -> Error {
         self.lock().failure.clone().unwrap_or(error)
     }

@@ -193,7 +193,7 @@ impl Receiver {
     /// Charges what is held of the stream, and `more` bytes.
     ///
     /// # Errors
-    /// When the connection holds too much: the stream is over in both directions.
+    /// When the connection holds too much: the stream has ended in both directions.
     fn hold(&mut self, more: u64) -> Result<(), Error> {
         let trailers = self.trailers.as_ref().map_or(0, |trailers| trailers.len() as u64 + ITEM_OVERHEAD);
         let held = self.frames.held() as u64 + trailers + more;
@@ -371,7 +371,7 @@ impl Sender {
     /// Sends a part of the content; a small one waits for more, or for [`flush`](Self::flush).
     ///
     /// # Errors
-    /// When the peer wants no more, or the connection is over.
+    /// When the peer wants no more, or the connection has ended.
     pub(crate) async fn data(&mut self, data: Bytes) -> Result<(), Error> {
         let is_small = data.len() <= COPY;
         // The head of a frame takes at most 16 bytes.
@@ -396,7 +396,7 @@ impl Sender {
     /// Sends what waits.
     ///
     /// # Errors
-    /// When the peer wants no more, or the connection is over.
+    /// When the peer wants no more, or the connection has ended.
     pub(crate) async fn flush(&mut self) -> Result<(), Error> {
         if self.gathered.is_empty() {
             return Ok(());
@@ -408,7 +408,7 @@ impl Sender {
     /// Sends a body, and the end, unless `given_up` is ready while the body has nothing to send.
     ///
     /// # Errors
-    /// When the body breaks off, the peer wants no more, or the connection is over.
+    /// When the body breaks off, the peer wants no more, or the connection has ended.
     pub(crate) async fn body<B>(
         &mut self,
         mut body: Pin<&mut B>,
@@ -475,7 +475,7 @@ impl Sender {
     /// Sends what waits, and the end.
     ///
     /// # Errors
-    /// When the peer wants no more, or the connection is over.
+    /// When the peer wants no more, or the connection has ended.
     pub(crate) async fn finish(&mut self) -> Result<(), Error> {
         self.flush().await?;
         // RFC 9114 §4.1 MUST-5, MUST-6
@@ -487,7 +487,7 @@ impl Sender {
     pub(crate) fn reset(&mut self, code: Code) {
         if !self.ended {
             self.end();
-            // A stream that is over needs no reset.
+            // A stream that has ended needs no reset.
             let _ = self.stream.reset(code.0);
         }
     }

@@ -240,7 +240,7 @@ async fn datagrams_end_with_their_stream() {
     let datagrams = response.extensions().get::<Datagrams>().unwrap().clone();
     datagrams.send(b"one").unwrap();
     drop(say);
-    // What this end has ended is ended for datagrams, too; the other direction goes on.
+    // What this end has ended is ended for datagrams, too; the other direction continues.
     let ended = async {
         while datagrams.max_size().is_some() {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -143,7 +143,7 @@ async fn a_body_that_breaks_off_is_no_complete_body() {
         Err(error) => error,
     };
     assert!(matches!(error, Error::Reset(Code::REQUEST_CANCELLED)), "{error}");
-    // The connection goes on.
+    // The connection continues.
     assert!(pair.quic.close_reason().is_none());
 }
 

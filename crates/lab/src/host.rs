@@ -15,7 +15,7 @@ pub enum HostEvent {
     /// At a client that has been here before: streams may be used although the handshake is not complete. What they carry may
     /// leave as early data (RFC 9001 §4.6).
     Early,
-    /// The handshake is complete: streams and datagrams may be used. Streams from before go on.
+    /// The handshake is complete: streams and datagrams may be used. Streams from before continue.
     Established,
     /// The peer has opened streams: [`Host::accept`] gives them.
     Opened,
@@ -27,7 +27,7 @@ pub enum HostEvent {
     Available,
     /// Datagrams have arrived.
     Datagram,
-    /// The connection is over, and why.
+    /// The connection has ended, and why.
     Closed(String),
 }
 

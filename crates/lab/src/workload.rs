@@ -140,7 +140,7 @@ impl App {
                 datagrams.deadline().map(|at| (at, "the next datagram is due"))
             }
             Kind::Bulk(bulk) if self.closed.is_none() => bulk.deadline().map(|at| (at, "the application writes again")),
-            // Also of a connection that is over: the account is settled at the end of the run.
+            // Also of a connection that has ended: the account is settled at the end of the run.
             Kind::Session(session) => session.deadline().map(|at| (at, "the script goes on")),
             _ => None,
         }
@@ -156,7 +156,7 @@ impl App {
         self.established
     }
 
-    /// Reason why the connection is over, if it is.
+    /// Reason why the connection has ended, if it is.
     pub fn closed(&self) -> Option<&str> {
         self.closed.as_deref()
     }

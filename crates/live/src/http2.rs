@@ -256,7 +256,7 @@ impl Host for Http2 {
             sink(&data);
         }
         if let Some(receive) = &mut exchange.receive {
-            // Fails only when the stream is over.
+            // Fails only when the stream has ended.
             let _ = receive.flow_control().release_capacity(length);
         }
         exchange.end.take().unwrap_or(ReadEnd::Blocked)

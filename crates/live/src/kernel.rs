@@ -288,7 +288,7 @@ impl Kernel {
     }
 }
 
-/// Drives one end until its connection is over: the connection, then the workload on it, until neither has anything to do.
+/// Drives one end until its connection has ended: the connection, then the workload on it, until neither has anything to do.
 async fn work(seat: Shared, mut host: Http2, clock: Clock) {
     let mut sleep = pin!(tokio::time::sleep_until(clock.moment));
     std::future::poll_fn(|cx| {

@@ -261,7 +261,7 @@ impl<T> Aqm<T> {
             }
             let state = &mut self.flows[index].codel;
             state.dropping = true;
-            // Soon after the last time the pace of dropping goes on where it was.
+            // Soon after the last time the pace of dropping continues where it was.
             let lately = now.saturating_since(state.drop_next) < 16 * interval;
             let more = state.count.saturating_sub(state.last_count);
             state.count = if more > 1 && lately { more } else { 1 };

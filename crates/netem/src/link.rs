@@ -235,7 +235,7 @@ impl Link {
         &self.queueing
     }
 
-    /// Takes [`Self::queueing`] out and begins a new one, for example when a warm-up is over.
+    /// Takes [`Self::queueing`] out and begins a new one, for example when a warm-up has ended.
     pub fn take_queueing(&mut self) -> Histogram {
         core::mem::take(&mut self.queueing)
     }

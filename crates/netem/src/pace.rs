@@ -232,7 +232,7 @@ mod tests {
     fn a_packet_waits_for_the_end_of_an_outage() {
         let outage = Outage { at: MS / 2, lasts: 10 * MS, every: Some(20 * MS), packets: Fate::Held };
         let config = LinkConfig { outages: vec![outage], ..link(12) };
-        // Half of the first packet leaves before, half behind; the second is over before the outage comes again.
+        // Half of the first packet leaves before, half behind; the second has ended before the outage comes again.
         assert_eq!(stays(&config, &[1500, 1500]), [(0, 11_000), (11_000, 12_000)]);
         let mut pace = Pace::new(&config).unwrap();
         assert!(pace.idle(21 * 1_000_000));

@@ -153,7 +153,7 @@ impl Connection {
     /// Waits until the peer has said what it allows.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub async fn connected(&self) -> Result<(), Closed> {
         poll_fn(|cx| {
             let mut state = self.held.0.lock();
@@ -176,7 +176,7 @@ impl Connection {
     /// Opens a bidirectional stream, as soon as the peer allows. The peer hears of it with the first data.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub async fn open_bi(&self) -> Result<Halves, Closed> {
         let id = self.until(Wait::Open(Dir::Bi), |mux| mux.open(Dir::Bi)).await?;
         Ok(self.halves(id))
@@ -185,7 +185,7 @@ impl Connection {
     /// Opens a unidirectional stream, as soon as the peer allows.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub async fn open_uni(&self) -> Result<SendStream, Closed> {
         let id = self.until(Wait::Open(Dir::Uni), |mux| mux.open(Dir::Uni)).await?;
         Ok(SendStream { connection: self.clone(), id, over: false })
@@ -194,7 +194,7 @@ impl Connection {
     /// The next bidirectional stream that the peer opened.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub async fn accept_bi(&self) -> Result<Halves, Closed> {
         let id = self.until(Wait::Accept(Dir::Bi), |mux| mux.accept(Dir::Bi)).await?;
         Ok(self.halves(id))
@@ -203,7 +203,7 @@ impl Connection {
     /// The next unidirectional stream that the peer opened.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub async fn accept_uni(&self) -> Result<RecvStream, Closed> {
         let id = self.until(Wait::Accept(Dir::Uni), |mux| mux.accept(Dir::Uni)).await?;
         Ok(RecvStream { connection: self.clone(), id, over: false })
@@ -212,7 +212,7 @@ impl Connection {
     /// Queues a datagram; when the queue is full its oldest entry is dropped. What has left arrives.
     ///
     /// # Errors
-    /// When the peer takes none of this size, or the connection is over.
+    /// When the peer takes none of this size, or the connection has ended.
     pub fn send_datagram(&self, data: Bytes) -> Result<(), Refused> {
         let sent = self.held.0.lock().mux.send_datagram(data);
         self.held.0.work.notify_one();
@@ -222,7 +222,7 @@ impl Connection {
     /// The next datagram of the peer.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub async fn read_datagram(&self) -> Result<Bytes, Closed> {
         self.until(Wait::Datagram, Mux::recv_datagram).await
     }
@@ -243,7 +243,7 @@ impl Connection {
         self.held.0.work.notify_one();
     }
 
-    /// Waits until the connection is over. Returns the reason.
+    /// Waits until the connection has ended. Returns the reason.
     pub async fn closed(&self) -> Closed {
         match self.until(Wait::Closed, |_| None::<std::convert::Infallible>).await {
             Err(closed) => closed,
@@ -258,7 +258,7 @@ impl Connection {
         let _ = self.held.0.gone.subscribe().wait_for(|gone| *gone).await;
     }
 
-    /// Reason why the connection is over, if it is.
+    /// Reason why the connection has ended, if it is.
     pub fn close_reason(&self) -> Option<Closed> {
         self.held.0.lock().mux.closed().cloned()
     }
@@ -280,7 +280,7 @@ impl SendStream {
     /// Writes all of `data`.
     ///
     /// # Errors
-    /// When the peer wants no more, or the stream or the connection is over.
+    /// When the peer wants no more, or the stream or the connection has ended.
     pub async fn write_chunk(&mut self, mut data: Bytes) -> Result<(), Refused> {
         poll_fn(|cx| {
             loop {
@@ -302,7 +302,7 @@ impl SendStream {
     /// Ends the stream after what was written.
     ///
     /// # Errors
-    /// When it is over.
+    /// When it has ended.
     pub fn finish(&mut self) -> Result<(), Refused> {
         self.over = true;
         let ended = self.connection.held.0.lock().mux.finish(self.id);
@@ -313,7 +313,7 @@ impl SendStream {
     /// Gives the stream up.
     ///
     /// # Errors
-    /// When it is over.
+    /// When it has ended.
     pub fn reset(&mut self, code: u64) -> Result<(), Refused> {
         self.over = true;
         let ended = self.connection.held.0.lock().mux.reset(self.id, code);
@@ -325,7 +325,7 @@ impl SendStream {
 impl Drop for SendStream {
     fn drop(&mut self) {
         if !self.over {
-            // A connection that is over needs no CONNECTION_CLOSE.
+            // A connection that has ended needs no CONNECTION_CLOSE.
             let _ = self.reset(0);
         }
     }
@@ -342,7 +342,7 @@ impl RecvStream {
     /// Up to `most` bytes; `None` at the end.
     ///
     /// # Errors
-    /// When the peer has given the stream up, or the stream or the connection is over.
+    /// When the peer has given the stream up, or the stream or the connection has ended.
     pub async fn read_chunk(&mut self, most: usize) -> Result<Option<Bytes>, Refused> {
         let read = poll_fn(|cx| {
             let mut state = self.connection.held.0.lock();
@@ -381,7 +381,7 @@ impl Drop for RecvStream {
 async fn drive(shared: &Shared, io: impl AsyncRead + AsyncWrite) {
     let (read, write) = tokio::io::split(io);
     let mut write = std::pin::pin!(write);
-    // Reading goes on whatever the application and the writer do (§6 of the draft, MUST).
+    // Reading continues whatever the application and the writer do (§6 of the draft, MUST).
     let reading = async {
         let mut read = std::pin::pin!(read);
         let mut buffer = vec![0; CHUNK];

@@ -34,7 +34,7 @@ impl Chain {
         share * share + bad * (1.0 - bad) * (self.bad - self.good).powi(2) * memory
     }
 
-    /// Mean length of a run of losses: a run goes on with the probability that a loss is followed by one.
+    /// Mean length of a run of losses: a run continues with the probability that a loss is followed by one.
     pub fn run(&self) -> f64 {
         let again = self.both(1) / self.share();
         1.0 / (1.0 - again)

@@ -29,7 +29,7 @@ pub enum SimError {
         /// Reason of the event.
         reason: &'static str,
     },
-    /// A node is called again and again while time stands still.
+    /// A node is called repeatedly while time stands still.
     #[error("{node} keeps the clock at {at:?}: {calls} calls in one instant, the last because of: {reason}")]
     Spinning {
         /// The node.

@@ -60,7 +60,7 @@ pub struct Simulation<N> {
     /// Packets that a link holds: (link, ticket) and their places.
     held: BTreeMap<(u32, Ticket), u32>,
     trace: Trace,
-    /// Books of packets that are neither at links nor under way.
+    /// Books of packets that are neither at links nor in progress.
     books: Books,
     limits: Limits,
     events: u64,

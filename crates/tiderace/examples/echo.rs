@@ -54,7 +54,7 @@ async fn main() -> Result<()> {
     serving.await?
 }
 
-/// Accepts one connection and serves it until the client closes it. A real server would go on accepting.
+/// Accepts one connection and serves it until the client closes it. A real server would continue accepting.
 async fn serve(endpoint: Endpoint) -> Result<()> {
     let connection = endpoint.accept().await.context("the endpoint was closed")?;
     let reason = echo_streams(&connection).await;

@@ -79,7 +79,7 @@ async fn send_file(connection: &Connection, path: &Path) -> Result<u64> {
         stream.write_chunk(buffer.freeze()).await?;
     }
     stream.finish()?;
-    // Delivery goes on in the background as long as the connection is open, so it is kept until the client is done.
+    // Delivery continues in the background as long as the connection is open, so it is kept until the client is done.
     stream.finished().await?;
     connection.closed().await;
     Ok(sent)

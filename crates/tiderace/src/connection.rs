@@ -23,7 +23,7 @@ use crate::{
     stream::{RecvStream, SendStream},
 };
 
-/// Connection whose handshake is under way. Dropping it gives the connection up.
+/// Connection whose handshake is in progress. Dropping it gives the connection up.
 #[derive(Debug)]
 pub struct Connecting(Option<Connection>);
 
@@ -80,7 +80,7 @@ impl Connection {
     /// Opens a bidirectional stream, as soon as the peer's limit allows. The peer learns of it with the first data.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub async fn open_bi(&self) -> Result<(SendStream, RecvStream), CloseReason> {
         let id = self.open(Dir::Bi).await?;
         Ok((SendStream::new(self.held.clone(), id), RecvStream::new(self.held.clone(), id)))
@@ -89,7 +89,7 @@ impl Connection {
     /// Opens a unidirectional stream, as soon as the peer's limit allows.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub async fn open_uni(&self) -> Result<SendStream, CloseReason> {
         let id = self.open(Dir::Uni).await?;
         Ok(SendStream::new(self.held.clone(), id))
@@ -100,7 +100,7 @@ impl Connection {
     /// automatically.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub async fn open_bi_early(&self) -> Result<(SendStream, RecvStream), CloseReason> {
         let id = self.open_by(Dir::Bi, transport::Connection::open_early).await?;
         Ok((SendStream::new(self.held.clone(), id), RecvStream::new(self.held.clone(), id)))
@@ -110,7 +110,7 @@ impl Connection {
     /// [`open_bi_early`](Self::open_bi_early).
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub async fn open_uni_early(&self) -> Result<SendStream, CloseReason> {
         let id = self.open_by(Dir::Uni, transport::Connection::open_early).await?;
         Ok(SendStream::new(self.held.clone(), id))
@@ -125,7 +125,7 @@ impl Connection {
     /// Waits until the handshake is complete: data received before may be a replay.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub async fn established(&self) -> Result<(), CloseReason> {
         poll_fn(|cx| {
             let mut state = self.held.shared.lock();
@@ -173,7 +173,7 @@ impl Connection {
     /// Poll form of [`open_bi`](Self::open_bi), for futures written by hand.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub fn poll_open_bi(&self, cx: &mut Context<'_>) -> Poll<Result<(SendStream, RecvStream), CloseReason>> {
         let id = ready!(self.poll_open_by(cx, Dir::Bi, transport::Connection::open))?;
         Poll::Ready(Ok((SendStream::new(self.held.clone(), id), RecvStream::new(self.held.clone(), id))))
@@ -182,7 +182,7 @@ impl Connection {
     /// Poll form of [`open_uni`](Self::open_uni), for futures written by hand.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub fn poll_open_uni(&self, cx: &mut Context<'_>) -> Poll<Result<SendStream, CloseReason>> {
         let id = ready!(self.poll_open_by(cx, Dir::Uni, transport::Connection::open))?;
         Poll::Ready(Ok(SendStream::new(self.held.clone(), id)))
@@ -191,7 +191,7 @@ impl Connection {
     /// Poll form of [`open_bi_early`](Self::open_bi_early), for futures written by hand.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub fn poll_open_bi_early(&self, cx: &mut Context<'_>) -> Poll<Result<(SendStream, RecvStream), CloseReason>> {
         let id = ready!(self.poll_open_by(cx, Dir::Bi, transport::Connection::open_early))?;
         Poll::Ready(Ok((SendStream::new(self.held.clone(), id), RecvStream::new(self.held.clone(), id))))
@@ -200,7 +200,7 @@ impl Connection {
     /// Poll form of [`open_uni_early`](Self::open_uni_early), for futures written by hand.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub fn poll_open_uni_early(&self, cx: &mut Context<'_>) -> Poll<Result<SendStream, CloseReason>> {
         let id = ready!(self.poll_open_by(cx, Dir::Uni, transport::Connection::open_early))?;
         Poll::Ready(Ok(SendStream::new(self.held.clone(), id)))
@@ -209,7 +209,7 @@ impl Connection {
     /// Accepts the next bidirectional stream that the peer opened.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub async fn accept_bi(&self) -> Result<(SendStream, RecvStream), CloseReason> {
         let id = self.accept(Dir::Bi).await?;
         Ok((SendStream::new(self.held.clone(), id), RecvStream::new(self.held.clone(), id)))
@@ -218,7 +218,7 @@ impl Connection {
     /// Accepts the next unidirectional stream that the peer opened.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub async fn accept_uni(&self) -> Result<RecvStream, CloseReason> {
         let id = self.accept(Dir::Uni).await?;
         Ok(RecvStream::new(self.held.clone(), id))
@@ -242,7 +242,7 @@ impl Connection {
     /// Poll form of [`accept_bi`](Self::accept_bi), for futures written by hand.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub fn poll_accept_bi(&self, cx: &mut Context<'_>) -> Poll<Result<(SendStream, RecvStream), CloseReason>> {
         let id = ready!(self.poll_accept(cx, Dir::Bi))?;
         Poll::Ready(Ok((SendStream::new(self.held.clone(), id), RecvStream::new(self.held.clone(), id))))
@@ -251,7 +251,7 @@ impl Connection {
     /// Poll form of [`accept_uni`](Self::accept_uni), for futures written by hand.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub fn poll_accept_uni(&self, cx: &mut Context<'_>) -> Poll<Result<RecvStream, CloseReason>> {
         let id = ready!(self.poll_accept(cx, Dir::Uni))?;
         Poll::Ready(Ok(RecvStream::new(self.held.clone(), id)))
@@ -261,7 +261,7 @@ impl Connection {
     /// [`Stats::datagram_frames_dropped`].
     ///
     /// # Errors
-    /// When the peer takes none, or none of this size, or the connection is over.
+    /// When the peer takes none, or none of this size, or the connection has ended.
     pub fn send_datagram(&self, data: Bytes) -> Result<(), DatagramError> {
         let mut state = self.held.shared.lock();
         let sent = self.held.act(&mut state, |_, connection| connection.send_datagram(data))?;
@@ -306,7 +306,7 @@ impl Connection {
     /// Receives the next datagram from the peer.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub async fn read_datagram(&self) -> Result<Bytes, CloseReason> {
         poll_fn(|cx| self.poll_read_datagram(cx)).await
     }
@@ -370,7 +370,7 @@ impl Connection {
         }
     }
 
-    /// Waits until the connection is over. Returns the reason.
+    /// Waits until the connection has ended. Returns the reason.
     pub async fn closed(&self) -> CloseReason {
         poll_fn(|cx| {
             let mut state = self.held.shared.lock();
@@ -384,7 +384,7 @@ impl Connection {
         .await
     }
 
-    /// Reason why the connection is over, if it is.
+    /// Reason why the connection has ended, if it is.
     pub fn close_reason(&self) -> Option<CloseReason> {
         self.held.shared.lock().connections.get(&self.held.handle)?.closed.clone()
     }
@@ -403,7 +403,7 @@ impl Connection {
     /// [`Endpoint::rebind`](crate::Endpoint::rebind).
     ///
     /// # Errors
-    /// See [`MigrateError`]; [`MigrateError::NotEstablished`] also when the connection is over.
+    /// See [`MigrateError`]; [`MigrateError::NotEstablished`] also when the connection has ended.
     pub fn migrate(&self, local: IpAddr) -> Result<(), MigrateError> {
         let mut state = self.held.shared.lock();
         let now = self.held.shared.clock.now();
@@ -413,7 +413,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a PING, to find out whether the peer is reachable. Without effect once the connection is over.
+    /// Sends a PING, to find out whether the peer is reachable. Without effect once the connection has ended.
     pub fn ping(&self) {
         let mut state = self.held.shared.lock();
         if let Some(connection) = state.endpoint.connection_mut(self.held.handle) {
@@ -435,7 +435,7 @@ impl Connection {
     }
 
     /// Changes the congestion controller; the state of the path is kept. Without effect where it is the one in use, or once the
-    /// connection is over.
+    /// connection has ended.
     pub fn set_congestion(&self, algorithm: transport::congestion::Algorithm) {
         let mut state = self.held.shared.lock();
         if let Some(connection) = state.endpoint.connection_mut(self.held.handle) {
@@ -489,14 +489,14 @@ impl Connection {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.tls()?.alpn()?.to_vec())
     }
 
-    /// Waits until the peer wants no more of the stream `id` of this connection, or the stream or the connection is over. For
+    /// Waits until the peer wants no more of the stream `id` of this connection, or the stream or the connection has ended. For
     /// tasks that do not hold its [`SendStream`], and only while no task waits to write to it.
     pub fn poll_stopped(&self, cx: &mut Context<'_>, id: StreamId) -> Poll<WriteError> {
         self.held.poll_stopped(cx, id)
     }
 
     /// Sets a stream's priority, as [`SendStream::set_priority`] does, for callers that do not hold the stream. Without effect
-    /// on a stream that is over.
+    /// on a stream that has ended.
     pub fn set_priority(&self, id: StreamId, priority: Priority) {
         let _ = self.with(|_, connection| connection.set_priority(id, priority));
     }
@@ -511,7 +511,7 @@ impl Connection {
         self.with(|_, connection| connection.unacknowledged_bytes()).unwrap_or(0)
     }
 
-    /// Version of QUIC in use: 1 (RFC 9000) or 0x6b3343cf (RFC 9369). `None` when the connection is over.
+    /// Version of QUIC in use: 1 (RFC 9000) or 0x6b3343cf (RFC 9369). `None` when the connection has ended.
     pub fn version(&self) -> Option<u32> {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.version())
     }
@@ -552,7 +552,7 @@ impl Connection {
     }
 
     /// Connection IDs by which others may know the connection: the client's first Destination Connection ID, then those of this
-    /// end. Empty once it is over.
+    /// end. Empty once it has ended.
     pub fn ids(&self) -> Vec<ConnectionId> {
         let state = self.held.shared.lock();
         state.endpoint.connection(self.held.handle).map_or_else(Vec::new, |connection| connection.ids().collect())

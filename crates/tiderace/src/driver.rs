@@ -284,7 +284,7 @@ impl Future for Driver {
         let this = &mut *self;
         let shared = this.shared.clone();
         let mut state = shared.lock();
-        // A handshake under way would be lost: its end comes first, which wakes this task.
+        // A handshake in progress would be lost: its end comes first, which wakes this task.
         if state.replacement.is_some()
             && state.endpoint.may_rebind()
             && let Some((socket, local)) = state.replacement.take()

@@ -75,7 +75,7 @@ pub struct EndpointOptions {
     pub attempts: Option<Arc<dyn AttemptLog>>,
 }
 
-/// Endpoint: an address that speaks QUIC. When it is dropped, its connections go on; with the last of them the socket is
+/// Endpoint: an address that speaks QUIC. When it is dropped, its connections continue; with the last of them the socket is
 /// closed.
 pub struct Endpoint {
     pub(crate) shards: Vec<Arc<Shared>>,
@@ -185,7 +185,7 @@ impl Endpoint {
     }
 
     /// Replaces the socket, for example because the host has moved to another network: the connections of this client migrate
-    /// at once and validate the new path while data flows. Connections that were accepted go on as well, if their clients still
+    /// at once and validate the new path while data flows. Connections that were accepted continue as well, if their clients still
     /// reach this endpoint. While a client of this endpoint is in its handshake, the change waits for its end (RFC 9000 §9). A
     /// connection whose server forbids migration, or has provided no connection ID for it, ends
     /// ([`CloseReason::Stranded`](transport::CloseReason::Stranded)). Must be called within a tokio runtime.
@@ -290,7 +290,7 @@ impl Endpoint {
     }
 
     /// Accepts connections with another configuration from here on, or with `None` no more; existing connections keep theirs,
-    /// and so do handshakes under way.
+    /// and so do handshakes in progress.
     pub fn set_server_config(&self, config: Option<ServerConfig>) {
         let count = u8::try_from(self.shards.len()).expect("shards are counted in a byte");
         let config = config.map(|config| Arc::new(share(config, count)));
@@ -374,7 +374,7 @@ impl Drop for Endpoint {
     }
 }
 
-/// Drives a shard on a thread of its own until its last connection is over.
+/// Drives a shard on a thread of its own until its last connection has ended.
 fn on_thread(shared: Arc<Shared>, socket: UdpSocket, parts: Parts) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let name = format!("quic-{}", shared.shard);

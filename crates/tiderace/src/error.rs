@@ -29,7 +29,7 @@ pub enum WriteError {
     /// The stream was finished or reset before.
     #[error("the stream is finished or reset")]
     StreamClosed,
-    /// The connection is over.
+    /// The connection has ended.
     #[error("the connection is over: {0}")]
     ConnectionClosed(#[from] CloseReason),
 }
@@ -53,7 +53,7 @@ pub enum ResetAtError {
     /// The stream was reset before without a reliable size, or the peer has acknowledged its end.
     #[error("the stream is over")]
     StreamClosed,
-    /// The connection is over.
+    /// The connection has ended.
     #[error("the connection is over: {0}")]
     ConnectionClosed(#[from] CloseReason),
 }
@@ -68,7 +68,7 @@ pub enum ReadError {
     /// The stream was stopped or read to its end before.
     #[error("the stream is read to its end or stopped")]
     StreamClosed,
-    /// The connection is over.
+    /// The connection has ended.
     #[error("the connection is over: {0}")]
     ConnectionClosed(#[from] CloseReason),
 }
@@ -95,7 +95,7 @@ pub enum DatagramError {
     /// The peer takes no datagrams, or not of this size.
     #[error("{0}")]
     Refused(#[from] transport::datagrams::SendDatagramError),
-    /// The connection is over.
+    /// The connection has ended.
     #[error("the connection is over: {0}")]
     ConnectionClosed(#[from] CloseReason),
 }

@@ -13,7 +13,7 @@ use crate::{
     siblings::{self, Links, Sibling},
 };
 
-/// Connection ID of a handshake that is under way, and the shard that knows it.
+/// Connection ID of a handshake that is in progress, and the shard that knows it.
 pub type HandshakeId = (ConnectionId, u8);
 
 impl Endpoint {
@@ -36,7 +36,7 @@ impl Endpoint {
         &self.sockets
     }
 
-    /// Reads the sockets, or leaves that to another process: nothing is read any more when this returns. Sending goes on.
+    /// Reads the sockets, or leaves that to another process: nothing is read any more when this returns. Sending continues.
     pub fn set_reading(&self, reading: bool) {
         for shared in &self.shards {
             let mut state = shared.lock();

@@ -55,7 +55,7 @@ impl Held {
         Ok(act(waiters, connection))
     }
 
-    /// Waits until the peer wants no more of a stream, or the stream or the connection is over.
+    /// Waits until the peer wants no more of a stream, or the stream or the connection has ended.
     pub(crate) fn poll_stopped(&self, cx: &mut Context<'_>, id: StreamId) -> Poll<WriteError> {
         let looked = self.with(|waiters, connection| {
             // Writing nothing says whether something could be written.

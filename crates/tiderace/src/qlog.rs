@@ -26,7 +26,7 @@ const SAME_NAMES: u32 = 16;
 /// [`ServerConfig::observe`](transport::ServerConfig::observe) or
 /// [`ClientConfig::observe`](transport::ClientConfig::observe), in an [`Arc`].
 ///
-/// Connections go on when files cannot be written: ask [`take_error`](Self::take_error). Files are written by the task
+/// Connections continue when files cannot be written: ask [`take_error`](Self::take_error). Files are written by the task
 /// that drives the endpoint, 32 KiB at a time: meant for debugging and the laboratory, not for a server under load.
 pub struct QlogDir {
     path: PathBuf,

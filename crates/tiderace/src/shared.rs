@@ -88,7 +88,7 @@ pub(crate) struct Waiters {
 /// Unread data at the end of a connection.
 struct Kept {
     streams: FxHashMap<StreamId, Unread>,
-    /// Paid to the connection's budget, although the connection is over.
+    /// Paid to the connection's budget, although the connection has ended.
     charge: Charge,
 }
 

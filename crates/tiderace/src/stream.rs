@@ -56,7 +56,7 @@ impl SendStream {
     /// Queues all of `data` without copying it, as the send buffer has room.
     ///
     /// # Errors
-    /// When the peer asked to stop, or the stream or the connection is over.
+    /// When the peer asked to stop, or the stream or the connection has ended.
     pub async fn write_chunk(&mut self, mut data: Bytes) -> Result<(), WriteError> {
         while !data.is_empty() {
             poll_fn(|cx| self.poll_write_bytes(cx, &mut data)).await?;
@@ -81,7 +81,7 @@ impl SendStream {
         self.poll_write_bytes(cx, data)
     }
 
-    /// Waits until the peer asks to stop, or the stream or the connection is over; only while nothing is being written.
+    /// Waits until the peer asks to stop, or the stream or the connection has ended; only while nothing is being written.
     pub async fn stopped(&mut self) -> WriteError {
         poll_fn(|cx| self.poll_stopped(cx)).await
     }
@@ -113,10 +113,10 @@ impl SendStream {
         Poll::Ready(result.map_err(from_write))
     }
 
-    /// Ends the stream after what was written. Delivery goes on in the background.
+    /// Ends the stream after what was written. Delivery continues in the background.
     ///
     /// # Errors
-    /// When the stream or the connection is over.
+    /// When the stream or the connection has ended.
     pub fn finish(&mut self) -> Result<(), WriteError> {
         let mut state = self.connection.shared.lock();
         let result = self.connection.act(&mut state, |waiters, connection| {
@@ -132,7 +132,7 @@ impl SendStream {
     /// after [`reset_at`](Self::reset_at).
     ///
     /// # Errors
-    /// When the stream was not finished, or was reset, the peer asked to stop, or the connection is over before.
+    /// When the stream was not finished, or was reset, the peer asked to stop, or the connection has ended before.
     pub async fn finished(&mut self) -> Result<(), WriteError> {
         poll_fn(|cx| {
             let mut state = self.connection.shared.lock();
@@ -156,7 +156,7 @@ impl SendStream {
     /// Resets the stream with an application error code: data that is not delivered yet is not sent any more.
     ///
     /// # Errors
-    /// When the stream or the connection is over.
+    /// When the stream or the connection has ended.
     pub fn reset(&mut self, code: u64) -> Result<(), WriteError> {
         let mut state = self.connection.shared.lock();
         self.ended = true;
@@ -171,7 +171,7 @@ impl SendStream {
     }
 
     /// Resets the stream except for its first `reliable_size` bytes (draft-ietf-quic-reliable-stream-reset): the peer reads
-    /// these, and then the reset with this code. Delivery goes on in the background, also when the stream is dropped.
+    /// these, and then the reset with this code. Delivery continues in the background, also when the stream is dropped.
     ///
     /// Peers accept it that have advertised it: ours with `streams.reset_stream_at` of their [`Profile`](crate::Profile), which is
     /// off by default. This end need not have advertised it.
@@ -202,7 +202,7 @@ impl SendStream {
     ///
     /// # Errors
     /// When the peer does not accept it, the size is above what was written or named before, or the stream or the connection is
-    /// over. After the first two the stream goes on.
+    /// over. After the first two the stream continues.
     pub fn reset_at(&mut self, code: u64, reliable_size: u64) -> Result<(), ResetAtError> {
         let mut state = self.connection.shared.lock();
         let sent = &mut self.sent;
@@ -226,7 +226,7 @@ impl SendStream {
     /// Sets the priority of the stream.
     ///
     /// # Errors
-    /// When the stream or the connection is over.
+    /// When the stream or the connection has ended.
     pub fn set_priority(&mut self, priority: Priority) -> Result<(), WriteError> {
         let mut state = self.connection.shared.lock();
         self.connection.act(&mut state, |_, connection| connection.set_priority(self.id, priority))?.map_err(from_write)
@@ -235,7 +235,7 @@ impl SendStream {
     /// Sets whether the data is worth repair symbols, where the connection makes some (`fec` of its profile).
     ///
     /// # Errors
-    /// When the stream or the connection is over.
+    /// When the stream or the connection has ended.
     pub fn set_protection(&mut self, protection: Protection) -> Result<(), WriteError> {
         let mut state = self.connection.shared.lock();
         let act = |_: &mut _, connection: &mut transport::Connection| connection.set_protection(self.id, protection);
@@ -361,7 +361,7 @@ impl RecvStream {
     /// application closed the connection can be read afterwards, too.
     ///
     /// # Errors
-    /// When the peer reset the stream, or the connection is over.
+    /// When the peer reset the stream, or the connection has ended.
     pub async fn read_chunk(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
         Ok(poll_fn(|cx| self.poll_chunk(cx, max, Order::Ordered)).await?.map(|chunk| chunk.data))
     }
@@ -477,7 +477,7 @@ impl RecvStream {
     /// Asks the peer to stop sending (STOP_SENDING, RFC 9000 §19.5).
     ///
     /// # Errors
-    /// When the stream was read to its end, or the connection is over.
+    /// When the stream was read to its end, or the connection has ended.
     pub fn stop(&mut self, code: u64) -> Result<(), ReadError> {
         self.ended = true;
         self.fetched.clear();

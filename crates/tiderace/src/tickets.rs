@@ -336,7 +336,7 @@ mod tests {
         fs::set_permissions(folder.0.join("tickets.new"), fs::Permissions::from_mode(0o666)).unwrap();
         tickets.insert("a.test", Ticket::from_bytes(vec![1]));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        // No place to write, as on a full disk: the handshake goes on without, and the old file stays whole.
+        // No place to write, as on a full disk: the handshake continues without, and the old file stays whole.
         fs::create_dir(folder.0.join("tickets.new")).unwrap();
         tickets.insert("a.test", Ticket::from_bytes(vec![2]));
         assert!(tickets.take("a.test").is_none(), "what cannot be taken out of the file is not used");

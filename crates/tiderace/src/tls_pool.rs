@@ -108,7 +108,7 @@ impl Outcome {
 
 impl TlsPool {
     /// Makes a pool of this many threads, which start with the first handshake. A remote private key, which blocks the thread
-    /// that asks for a signature, needs as many threads as signatures shall be under way.
+    /// that asks for a signature, needs as many threads as signatures shall be in progress.
     pub fn new(threads: NonZeroUsize) -> Self {
         Self(Arc::new(Owner { queue: Arc::default(), threads, started: OnceLock::new() }))
     }

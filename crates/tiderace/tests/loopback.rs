@@ -145,7 +145,7 @@ async fn a_stream_that_is_gone_keeps_nobody_s_waker() {
     let (_ours, (mut back, mut forth)) = half_said(&connected, &accepted).await;
     let [reads, writes] = [0, 0].map(|_| Arc::new(Counts(AtomicUsize::new(0))));
     let [reader, writer] = [&reads, &writes].map(|counts| Waker::from(counts.clone()));
-    // Who waits here goes on without the stream, as a task does that is given up while it waits.
+    // Who waits here continues without the stream, as a task does that is given up while it waits.
     assert!(forth.poll_read_chunk(&mut Context::from_waker(&reader), 100).is_pending());
     let id = back.id();
     assert!(accepted.poll_stopped(&mut Context::from_waker(&writer), id).is_pending());

@@ -513,7 +513,7 @@ impl Datagrams {
         self.compact_if_wasteful();
     }
 
-    /// Forgets what waits; the connection is over.
+    /// Forgets what waits; the connection has ended.
     pub(crate) fn forget(&mut self) {
         self.figures.abandoned += self.outgoing.len() as u64;
         self.figures.receive_dropped += self.incoming.len() as u64;

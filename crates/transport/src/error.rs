@@ -26,7 +26,7 @@ macro_rules! codes {
 codes! {
     /// Closed without an error.
     NO_ERROR = 0x00;
-    /// The endpoint met a fault of its own and cannot go on.
+    /// The endpoint met a fault of its own and cannot continue.
     INTERNAL_ERROR = 0x01;
     /// The server refuses the connection.
     CONNECTION_REFUSED = 0x02;
@@ -123,7 +123,7 @@ pub enum MigrateError {
     /// Only clients migrate (RFC 9000 §9).
     #[error("only a client can migrate")]
     NotClient,
-    /// The handshake is not confirmed, or the connection is over.
+    /// The handshake is not confirmed, or the connection has ended.
     #[error("the connection is not established")]
     NotEstablished,
     /// The server has asked its clients to stay (`disable_active_migration`).

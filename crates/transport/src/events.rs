@@ -42,11 +42,11 @@ pub enum Event {
     Migrated,
     /// The path that this client was to migrate to does not work; the connection stays on its path.
     MigrationFailed,
-    /// The connection is over; nothing follows.
+    /// The connection has ended; nothing follows.
     Closed(CloseReason),
 }
 
-/// Reason why a connection is over, and the party that ended it.
+/// Reason why a connection has ended, and the party that ended it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseReason {
@@ -67,7 +67,7 @@ pub enum CloseReason {
     /// Protocol violation of the peer.
     #[error("the peer misbehaved: {0}")]
     PeerMisbehaved(TransportError),
-    /// Close by the peer's transport: it reports a violation of this end, or cannot go on.
+    /// Close by the peer's transport: it reports a violation of this end, or cannot continue.
     #[error("the peer closed the connection: {error}")]
     PeerClosed {
         /// Error in the peer's frame.

@@ -215,7 +215,7 @@ impl Handshake {
         }
     }
 
-    /// The session may go on: an answer from outside has arrived.
+    /// The session may continue: an answer from outside has arrived.
     pub(crate) fn resume(&mut self) {
         self.unread = true;
         // The session may be told that it has to wait by a step that began before the answer was there.

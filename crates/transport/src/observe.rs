@@ -258,7 +258,7 @@ macro_rules! events {
 /// Two observers of one connection; the first receives each event first.
 pub struct Both(pub Box<dyn Observer>, pub Box<dyn Observer>);
 
-/// Observer whose owner can take it back while the connection goes on: see [`lend`].
+/// Observer whose owner can take it back while the connection continues: see [`lend`].
 pub struct Lent(Arc<Mutex<Option<Box<dyn Observer>>>>);
 
 /// Owner's end of a [`Lent`] observer.
@@ -338,7 +338,7 @@ events! {
     migration(state: Migration, remote: SocketAddr);
     /// Size of datagrams on the path in use from here on, in bytes of UDP payload.
     mtu_updated(old: u16, new: u16);
-    /// The connection is over. Only packets with CONNECTION_CLOSE may follow.
+    /// The connection has ended. Only packets with CONNECTION_CLOSE may follow.
     closed(reason: &CloseReason, ending: Ending);
 }
 

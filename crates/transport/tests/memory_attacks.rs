@@ -101,7 +101,7 @@ struct Worst {
     limit: u64,
 }
 
-/// An attack under way.
+/// An attack in progress.
 struct Attack {
     name: String,
     puppet: Puppet,

@@ -50,7 +50,7 @@ impl Client {
     /// runtime.
     ///
     /// # Errors
-    /// When the connection is over.
+    /// When the connection has ended.
     pub async fn begin(quic: tiderace::Connection, config: Config) -> Result<Self, ConnectError> {
         let options = client::Options { sessions: Some(config.support(&quic)) };
         let requests = client::begin_with(quic, options).await?;

@@ -57,7 +57,7 @@ pub const fn from_http3(code: u64) -> Option<u32> {
     Some((shifted - shifted / 0x1f) as u32)
 }
 
-/// Code for streams of a session that is over.
+/// Code for streams of a session that has ended.
 pub(crate) const GONE: u64 = Code::WT_SESSION_GONE.0;
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use h3_quic::Code;
 
-/// Reason why a session is over.
+/// Reason why a session has ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionEnd {
@@ -31,7 +31,7 @@ pub enum SessionEnd {
         /// Violated rule.
         reason: String,
     },
-    /// The connection is over.
+    /// The connection has ended.
     #[error("{0}")]
     Connection(String),
 }
@@ -46,7 +46,7 @@ pub enum WriteError {
     /// The stream was finished or reset before.
     #[error("the stream is finished or reset")]
     StreamClosed,
-    /// The session is over.
+    /// The session has ended.
     #[error("{0}")]
     Session(#[from] SessionEnd),
 }
@@ -68,7 +68,7 @@ pub enum ReadError {
         /// The caller's limit.
         limit: usize,
     },
-    /// The session is over.
+    /// The session has ended.
     #[error("{0}")]
     Session(#[from] SessionEnd),
 }
@@ -77,7 +77,7 @@ pub enum ReadError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DatagramError {
-    /// The session is over.
+    /// The session has ended.
     #[error("{0}")]
     Session(#[from] SessionEnd),
     /// The datagram is too large, or the connection takes none.

@@ -124,7 +124,7 @@ impl Inner {
     /// Adds a half of a stream in use.
     ///
     /// # Errors
-    /// When the session is over.
+    /// When the session has ended.
     pub(crate) fn enter(&self, id: u64, sends: bool, half: Arc<dyn Half>) -> Result<(), SessionEnd> {
         let state = &mut *self.lock();
         if let Some(end) = &state.end {
@@ -134,7 +134,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes a half that is over.
+    /// Removes a half that has ended.
     pub(crate) fn leave(&self, id: u64, sends: bool) {
         let half = self.lock().halves.remove(&(id, sends));
         drop(half);

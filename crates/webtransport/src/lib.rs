@@ -21,7 +21,7 @@
 //! session.send_datagram(b"position")?;
 //! let mut events = session.accept_uni().await?;
 //! println!("{:?}", events.read_chunk(1_000).await?);
-//! session.close(0, "the game is over");
+//! session.close(0, "the game has ended");
 //! # Ok(())
 //! # }
 //! ```

@@ -97,7 +97,7 @@ impl RecvStream {
     /// The next bytes in order, at most `max`; `None` at the end of the stream.
     ///
     /// # Errors
-    /// When the peer reset the stream, or the session is over.
+    /// When the peer reset the stream, or the session has ended.
     pub async fn read_chunk(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
         poll_fn(|cx| self.poll_read_chunk(cx, max)).await
     }

@@ -185,7 +185,7 @@ pub async fn receive<B>(mut request: Request<B>, config: &Config) -> Received<B>
     Received::Session(SessionRequest { head, body, streams, datagrams, flow, protocols })
 }
 
-/// Serves the sessions of a connection until it is over; other requests are answered with 404. `drain` and `options` are those of
+/// Serves the sessions of a connection until it has ended; other requests are answered with 404. `drain` and `options` are those of
 /// [`h3_quic::server::serve`].
 ///
 /// # Errors

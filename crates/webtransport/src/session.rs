@@ -67,7 +67,7 @@ impl Session {
     /// Opens a bidirectional stream, as soon as the limits of the session and of the connection permit.
     ///
     /// # Errors
-    /// When the session is over.
+    /// When the session has ended.
     pub async fn open_bi(&self) -> Result<(SendStream, RecvStream), SessionEnd> {
         let connection = self.connection();
         let open = async { connection.open_bi().await.map_err(|reason| SessionEnd::Connection(reason.to_string())) };
@@ -84,7 +84,7 @@ impl Session {
     /// Opens a unidirectional stream, as soon as the limits of the session and of the connection permit.
     ///
     /// # Errors
-    /// When the session is over.
+    /// When the session has ended.
     pub async fn open_uni(&self) -> Result<SendStream, SessionEnd> {
         let connection = self.connection();
         let (send, _, header) = self
@@ -138,7 +138,7 @@ impl Session {
     /// The next bidirectional stream that the peer opened.
     ///
     /// # Errors
-    /// When the session is over.
+    /// When the session has ended.
     pub async fn accept_bi(&self) -> Result<(SendStream, RecvStream), SessionEnd> {
         let stream = self.accept(Dir::Bi).await?;
         let peers = PeerStream::new(self.0.clone(), Dir::Bi, stream.charge);
@@ -150,7 +150,7 @@ impl Session {
     /// The next unidirectional stream that the peer opened.
     ///
     /// # Errors
-    /// When the session is over.
+    /// When the session has ended.
     pub async fn accept_uni(&self) -> Result<RecvStream, SessionEnd> {
         let stream = self.accept(Dir::Uni).await?;
         let peers = PeerStream::new(self.0.clone(), Dir::Uni, stream.charge);
@@ -172,7 +172,7 @@ impl Session {
     /// Queues a datagram. A lost datagram is not sent again.
     ///
     /// # Errors
-    /// When it is too large, or the session is over.
+    /// When it is too large, or the session has ended.
     pub fn send_datagram(&self, payload: &[u8]) -> Result<(), DatagramError> {
         // draft-ietf-webtrans-http3 §6 MUST NOT: none behind the end
         if let Some(end) = &self.inner().lock().end {
@@ -184,7 +184,7 @@ impl Session {
     /// The next datagram of the peer. Of those that wait, the newest 64 KiB are kept.
     ///
     /// # Errors
-    /// When the session is over.
+    /// When the session has ended.
     pub async fn read_datagram(&self) -> Result<Bytes, SessionEnd> {
         tokio::select! {
             biased;
@@ -201,12 +201,12 @@ impl Session {
         self.inner().datagrams.dropped()
     }
 
-    /// Asks the peer's application to end the session soon (WT_DRAIN_SESSION). Both ends may go on meanwhile.
+    /// Asks the peer's application to end the session soon (WT_DRAIN_SESSION). Both ends may continue meanwhile.
     pub fn drain(&self) {
         self.inner().outgoing.drain();
     }
 
-    /// Waits until the peer asks for the end of the session, by WT_DRAIN_SESSION or GOAWAY, or the session is over.
+    /// Waits until the peer asks for the end of the session, by WT_DRAIN_SESSION or GOAWAY, or the session has ended.
     pub async fn draining(&self) {
         self.inner().until(|state| (state.is_draining || state.end.is_some()).then_some(())).await;
     }
@@ -217,12 +217,12 @@ impl Session {
         self.inner().close(code, reason);
     }
 
-    /// Waits until the session is over. Returns the reason.
+    /// Waits until the session has ended. Returns the reason.
     pub async fn closed(&self) -> SessionEnd {
         self.inner().ended().await
     }
 
-    /// Reason why the session is over, if it is.
+    /// Reason why the session has ended, if it is.
     pub fn end(&self) -> Option<SessionEnd> {
         self.inner().lock().end.clone()
     }

@@ -140,7 +140,7 @@ async fn streams_of_no_session_are_refused() {
     send.finish().unwrap();
     assert_eq!(within(session.closed()).await, SessionEnd::ClosedByPeer { code: 0, reason: String::new() });
     assert!(within(answer.read_to_end(1_000)).await.is_ok(), "the server ends its side");
-    // Of the session that is over; of a stream that is one of a session itself.
+    // Of the session that has ended; of a stream that is one of a session itself.
     for id in [0_u8, 4] {
         let (mut send, mut recv) = raw.quic.open_bi().await.unwrap();
         send.write_all(&[0x40, 0x41, id]).await.unwrap();
@@ -180,7 +180,7 @@ async fn wrong_capsules_end_the_session_and_nothing_else() {
         assert_eq!(within(send.stopped()).await, WriteError::Stopped(code.0), "both directions tell the same");
         assert!(matches!(within(session.closed()).await, SessionEnd::Violation { code: told, .. } if told == code));
     }
-    // What is not known is skipped, whatever its length; the others go on.
+    // What is not known is skipped, whatever its length; the others continue.
     let (mut send, _answer, session) = raw.session("webtransport-h3").await;
     send.write_all(&data(&[(0x17, &[0; 100_000]), (0x2843, b"\0\0\0\x07bye")])).await.unwrap();
     send.finish().unwrap();
@@ -270,7 +270,7 @@ async fn a_flood_of_the_smallest_things_is_bounded() {
         let _ = send.finish();
     }
     for number in 0..100_000_u32 {
-        // For the session, for one that is over, for one that never comes.
+        // For the session, for one that has ended, for one that never comes.
         let quarter = [id / 4, 63, 0x3f][number as usize % 3];
         let _ = raw.quic.send_datagram(Bytes::copy_from_slice(&[quarter]));
     }
@@ -284,7 +284,7 @@ async fn a_flood_of_the_smallest_things_is_bounded() {
     // transport holds what has arrived and was not read: 100 streams, and its queue of datagrams, which the profile bounds.
     let bound = before + 100 * 4_096 + 80 * 1_024 + 200 * 1_024 + 64 * 1_024;
     assert!(budget.held() <= bound, "{} of {bound}", budget.held());
-    // What waits is accepted, and the session goes on.
+    // What waits is accepted, and the session continues.
     let quic = raw.quic.clone();
     let sending = tokio::spawn(async move {
         loop {

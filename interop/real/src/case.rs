@@ -44,7 +44,7 @@ pub enum Case {
     Resumption,
     /// The request of the second connection leaves as early data, over a round trip of 1.5 s.
     Zerortt,
-    /// Nothing passes for two seconds, again and again with five seconds between, in a transfer of 10 MiB.
+    /// Nothing passes for two seconds, repeatedly with five seconds between, in a transfer of 10 MiB.
     Blackhole,
     /// The client updates its keys in the middle of 10 MiB.
     Keyupdate,
@@ -66,7 +66,7 @@ pub enum Case {
     RebindPort,
     /// A NAT gives the client another address in the middle of 10 MiB.
     RebindAddr,
-    /// The client goes on from another socket in the middle of 10 MiB.
+    /// The client continues from another socket in the middle of 10 MiB.
     Connectionmigration,
 }
 

@@ -30,7 +30,7 @@ pub enum ChainSize {
     /// Leaf and one intermediate, about 2.4 kB: larger than one datagram, within the anti-amplification limit.
     Medium,
     /// Leaf and three intermediates, about 8 kB: more than three times a padded client Initial, so that the server has
-    /// to stop at the anti-amplification limit and go on when the client answers (RFC 9000 §8.1).
+    /// to stop at the anti-amplification limit and continue when the client answers (RFC 9000 §8.1).
     Large,
 }
 

@@ -167,7 +167,7 @@ pub enum Signal {
     },
     /// More streams of this direction may be opened.
     StreamsAvailable(Dir),
-    /// The connection is over. Not signalled for one's own `close`.
+    /// The connection has ended. Not signalled for one's own `close`.
     Closed(Closed),
 }
 

@@ -27,7 +27,7 @@ use crate::{
 pub const TIME_LIMIT: Duration = Duration::from_secs(1_800);
 /// Every run ends within so many events (datagrams that arrive, deadlines), or it has failed.
 pub const EVENT_LIMIT: u64 = 2_000_000;
-/// Time that a run goes on without a look at whether an end has failed.
+/// Time that a run continues without a look at whether an end has failed.
 const STEP: Duration = Duration::from_secs(5);
 
 /// Print every datagram that an end sends or receives to standard error.

@@ -354,7 +354,7 @@ impl Script {
             && self.sending.values().all(|s| s.done || s.flow.end == FlowEnd::Finish)
     }
 
-    /// The connection is over: was it time?
+    /// The connection has ended: was it time?
     fn end(&mut self, closed: Closed) -> Result<(), String> {
         let complete = self.everything_received(true)
             && self.sending.values().all(|s| s.done)

@@ -38,7 +38,7 @@ struct Outcome {
     early: bool,
 }
 
-/// Two ends and what is under way between them.
+/// Two ends and what is in progress between them.
 struct Meeting {
     peers: [Box<dyn Peer>; 2],
     /// By arrival, with a number that keeps the order.

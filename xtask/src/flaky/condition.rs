@@ -38,7 +38,7 @@ impl Condition {
         one_core()
     }
 
-    /// Time that a round runs and then stands still, again and again.
+    /// Time that a round runs and then stands still, repeatedly.
     pub(super) fn duty(self) -> Option<(Duration, Duration)> {
         (self == Self::Slow).then_some((Duration::from_millis(5), Duration::from_millis(15)))
     }

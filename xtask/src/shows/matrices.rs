@@ -332,7 +332,7 @@ pub(crate) fn equal(context: &Context) -> Result<Vec<Row>> {
     let mut rows =
         vec![row("one thread and four: equal files", one == four, format!("{} runs, {} bytes", plan.len(), one.len()))];
 
-    // The program itself, killed while it runs, again and again.
+    // The program itself, killed while it runs, repeatedly.
     let program = program(context)?;
     let file = scratch.join("scenario.toml");
     fs::write(&file, toml::to_string(plan.base())?)?;
@@ -383,7 +383,7 @@ fn ended_says_damage(log: &Path) -> Result<bool> {
     Ok(fs::read_to_string(log)?.contains("Damaged lines"))
 }
 
-/// A disk without room: what was stored stays, and the program says how to go on.
+/// A disk without room: what was stored stays, and the program says how to continue.
 pub(crate) fn full_disk(context: &Context) -> Result<Vec<Row>> {
     let (program, scratch) = (program(context)?, context.commands.scratch("lab-full")?);
     let file = scratch.join("scenario.toml");

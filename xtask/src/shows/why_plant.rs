@@ -48,7 +48,7 @@ pub(super) struct Plant {
     /// Bytes that the kernel takes of TCP beyond what it can send; `None`: as many as it likes.
     pub(super) unsent: Option<u32>,
     pub(super) between: Option<Between>,
-    /// QUIC is served by a process of its own, which is stopped and goes on after so many seconds.
+    /// QUIC is served by a process of its own, which is stopped and continues after so many seconds.
     pub(super) pauses: Option<[f64; 2]>,
     /// The client shares a CPU with a busy program, with this niceness, and writes qlog.
     pub(super) busy: Option<u32>,

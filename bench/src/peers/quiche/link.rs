@@ -400,7 +400,7 @@ impl State {
         wake(&mut self.waiting.accepting);
     }
 
-    /// The connection is over for the application: all who wait are told.
+    /// The connection has ended for the application: all who wait are told.
     pub(super) fn end(&mut self) {
         self.over = true;
         let mut waiting = std::mem::take(&mut self.waiting);

@@ -161,7 +161,7 @@ impl Stack for Quiche {
         drop(agenda);
         let mut counts = Datagrams { send_calls: calls.0, receive_calls: calls.1, ..Datagrams::default() };
         for connection in connections {
-            // Counted in packets, of which each is a datagram once the handshake is over.
+            // Counted in packets, of which each is a datagram once the handshake has ended.
             let stats = connection.link.state().quic.stats();
             counts.sent += u64::try_from(stats.sent).ok()?;
             counts.received += u64::try_from(stats.recv).ok()?;

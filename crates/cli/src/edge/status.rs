@@ -30,7 +30,7 @@ pub(super) struct Status {
     watch: Option<Span>,
 }
 
-/// Prints the state, once or again and again.
+/// Prints the state, once or repeatedly.
 pub(super) fn run(args: &Status) -> Result<ExitCode, Failure> {
     let clears = args.watch.is_some() && !args.json && std::io::stdout().is_terminal();
     let mut is_first = true;

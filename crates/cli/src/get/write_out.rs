@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, str::FromStr};
 
-/// Figures of an exchange that is over.
+/// Figures of an exchange that has ended.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figures {
     pub(super) status: u16,

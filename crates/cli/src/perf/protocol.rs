@@ -25,14 +25,14 @@ const TRANSFER: u64 = 0;
 const REPORT: u64 = 1;
 const DATAGRAMS_UP: u64 = 2;
 const DATAGRAMS_DOWN: u64 = 3;
-/// Code of a stream that ends because its time is over.
+/// Code of a stream that ends because its time has ended.
 pub(super) const TIME_IS_UP: u64 = 0;
 /// Code of a stream or a connection on which the peer does not follow the protocol.
 pub(super) const PROTOCOL_ERROR: u64 = 1;
 /// Bytes that are written at a time.
 pub(super) const CHUNK: usize = 64 * 1024;
 
-/// The payload of transfers: written again and again, never copied.
+/// The payload of transfers: written repeatedly, never copied.
 pub(super) fn payload() -> Bytes {
     static PAYLOAD: [u8; CHUNK] = {
         let mut bytes = [0; CHUNK];

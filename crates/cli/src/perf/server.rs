@@ -77,7 +77,7 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
             let sums = sums.clone();
             tokio::spawn(async move {
                 let line = serve(connection, &sums).await;
-                // Nobody reads the output any more: the measurements of clients go on all the same.
+                // Nobody reads the output any more: the measurements of clients continue all the same.
                 let _ = if args.json { write_json_line(&line.json()) } else { write_out(&line.text()) };
             });
         }
@@ -124,7 +124,7 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Adds a connection that is over.
+    /// Adds a connection that has ended.
     pub(super) fn add(&self, received: u64, sent: u64) {
         self.connections.fetch_add(1, Ordering::Relaxed);
         self.received.fetch_add(received, Ordering::Relaxed);
@@ -153,7 +153,7 @@ impl Sums {
     }
 }
 
-/// A connection that is over.
+/// A connection that has ended.
 pub(super) struct Line {
     pub(super) peer: String,
     pub(super) received: u64,
@@ -184,7 +184,7 @@ impl Line {
     }
 }
 
-/// Serves a connection until it is over.
+/// Serves a connection until it has ended.
 async fn serve(connection: Connection, sums: &Sums) -> Line {
     let (started, rtt) = (Instant::now(), RttSamples::new());
     connection.set_observer(Box::new(rtt.clone()));

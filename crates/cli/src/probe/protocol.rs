@@ -194,7 +194,7 @@ async fn read_exactly(stream: &mut RecvStream, length: usize) -> Result<Vec<u8>,
     Ok(bytes)
 }
 
-/// Bytes that load a path: zeros, written again and again.
+/// Bytes that load a path: zeros, written repeatedly.
 pub(super) fn payload() -> Bytes {
     static PAYLOAD: [u8; CHUNK] = [0; CHUNK];
     Bytes::from_static(&PAYLOAD)

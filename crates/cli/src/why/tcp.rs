@@ -14,7 +14,7 @@ pub(super) struct LastSocket(Mutex<Option<Arc<Socket>>>);
 
 impl TcpObserver for LastSocket {
     fn connected(&self, stream: &TcpStream) {
-        // Without a descriptor to spare there are no facts, and the exchange goes on.
+        // Without a descriptor to spare there are no facts, and the exchange continues.
         let socket = SockRef::from(stream).try_clone().ok().map(Arc::new);
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = socket;
     }

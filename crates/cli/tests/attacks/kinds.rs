@@ -69,7 +69,7 @@ impl Kind {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             let sent = runtime.block_on(async {
                 let sent = self.run(&target, Instant::now() + lasting, rate).await;
-                // The gateway hears that the connections are over.
+                // The gateway hears that the connections have ended.
                 tokio::time::sleep(Duration::from_millis(500)).await;
                 sent
             });
@@ -125,7 +125,7 @@ struct Pace {
     begun: Instant,
     until: Instant,
     rate: u64,
-    /// Bytes of connections that are over.
+    /// Bytes of connections that have ended.
     earlier: u64,
     /// Bytes of the one at work.
     now: u64,

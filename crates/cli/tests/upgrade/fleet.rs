@@ -1,4 +1,4 @@
-//! A gateway whose program is replaced again and again, and all of its processes.
+//! A gateway whose program is replaced repeatedly, and all of its processes.
 
 use std::{
     collections::BTreeSet,

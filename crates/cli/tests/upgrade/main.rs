@@ -61,7 +61,7 @@ async fn held_h3(site: Site, load: Load) {
     }
 }
 
-/// The same, behind a NAT that gives the client another port again and again.
+/// The same, behind a NAT that gives the client another port repeatedly.
 async fn rebinding_h3(site: Site, load: Load) {
     let nat = Nat::before(site.address).await;
     let (_endpoint, mut h3) = site.at(nat.address).h3().await;

@@ -1,4 +1,4 @@
-//! A session of WebTransport whose gateway is replaced goes on with the older process, and is asked to end.
+//! A session of WebTransport whose gateway is replaced continues with the older process, and is asked to end.
 
 use tokio::{io::AsyncWriteExt, net::TcpListener};
 use webtransport::{Client, Config, Session};

@@ -19,7 +19,7 @@ use crate::{
 
 /// Connection that a race opened.
 pub(super) struct Raced {
-    /// The race, which goes on until its verdict.
+    /// The race, which continues until its verdict.
     pub(super) dial: Dial,
     pub(super) link: Link,
     /// Answer to the request that left as early data.

@@ -88,7 +88,7 @@ impl Sockets {
     }
 }
 
-/// Asks the machines again and again. Does not end.
+/// Asks the machines repeatedly. Does not end.
 pub(super) async fn check(table: &Table, interval: Duration, failures: u32) {
     let sockets = Sockets::open(table).await;
     let mut questions: HashMap<SocketAddr, Question> = HashMap::new();

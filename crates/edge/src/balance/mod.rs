@@ -173,7 +173,7 @@ impl Balancer {
         &self.addresses
     }
 
-    /// Reads the configuration again and goes on under it. When anything is wrong, everything stays as it was. Must be called within a
+    /// Reads the configuration again and continues under it. When anything is wrong, everything stays as it was. Must be called within a
     /// tokio runtime.
     ///
     /// # Errors

@@ -119,7 +119,7 @@ impl Captures {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the capture under way.
+    /// Returns the capture in progress.
     fn active(&self) -> Option<Arc<Active>> {
         if !self.is_open.load(Ordering::Relaxed) {
             return None;
@@ -155,7 +155,7 @@ impl Captures {
         json!({"connections": each.collect::<Vec<_>>(), "all": self.live().len()})
     }
 
-    /// Captures until the time is over, the room is used up, the one connection has ended, or `stop` is ready; then returns a
+    /// Captures until the time has ended, the room is used up, the one connection has ended, or `stop` is ready; then returns a
     /// summary.
     pub(crate) async fn run(
         self: &Arc<Self>,

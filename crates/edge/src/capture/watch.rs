@@ -36,7 +36,7 @@ const QUEUED: usize = 16 * 1024 * 1024;
 /// Lines of keys that wait to be claimed by a connection that is captured.
 const UNCLAIMED: usize = 4_096;
 
-/// A capture that is under way.
+/// A capture that is in progress.
 pub(super) struct Active {
     who: CaptureTarget,
     folder: PathBuf,
@@ -99,7 +99,7 @@ impl Active {
         self.state().captured.len()
     }
 
-    /// Waits until nothing more can come: the room is used up, or the one connection is over.
+    /// Waits until nothing more can come: the room is used up, or the one connection has ended.
     pub(super) async fn ended(&self) -> &'static str {
         loop {
             let changed = self.changed.notified();
@@ -270,7 +270,7 @@ impl Observer for Follower {
 
     fn migration(&mut self, _: Instant, _: Migration, remote: SocketAddr) {
         let mut state = self.active.state();
-        // Somebody who moves again and again does not grow the list for ever.
+        // Somebody who moves repeatedly does not grow the list for ever.
         if state.remotes.len() < 1_000 {
             state.remotes.insert(remote);
         }

@@ -29,7 +29,7 @@ pub(crate) enum Reason {
     Unfinished,
     /// Answers reached the client, and it ended the handshake.
     Aborted,
-    /// Connection fell silent with something under way.
+    /// Connection fell silent with something in progress.
     TimedOut,
     /// Connection ended by an error.
     ConnectionError,
@@ -60,7 +60,7 @@ impl Reason {
 enum LastEvent {
     Begun,
     Completed,
-    /// The connection ended by its idle timeout, with nothing under way.
+    /// The connection ended by its idle timeout, with nothing in progress.
     Idle,
     /// Event that speaks for a reason.
     Suggests(Reason),
@@ -73,7 +73,7 @@ pub(crate) struct Evidence {
     at: Instant,
     /// Time at which a handshake was last complete.
     completed: Option<Instant>,
-    /// Handshakes that are under way.
+    /// Handshakes that are in progress.
     trying: u16,
     /// Connections that are there.
     live: u16,
@@ -140,7 +140,7 @@ impl Evidence {
         this
     }
 
-    /// Returns whether the evidence is about a client that came over TCP at `came`: the client has a connection or a handshake under way,
+    /// Returns whether the evidence is about a client that came over TCP at `came`: the client has a connection or a handshake in progress,
     /// or something has happened to it a short time before, or since.
     pub(crate) fn is_about(&self, came: Instant) -> bool {
         self.trying > 0 || self.live > 0 || self.at + RECENT >= came
@@ -226,7 +226,7 @@ mod tests {
             (&[Begun, Completed, ended(&CloseReason::IdleTimeout, true, true, false)], None),
             (&[Begun, Completed, ended(&alert, true, true, false)], Fell(Reason::ConnectionError)),
             (&[Begun, Completed, ended(&CloseReason::Reset, true, true, false)], Fell(Reason::ConnectionError)),
-            // Of two connections one goes on.
+            // Of two connections one continues.
             (&[Begun, Completed, Begun, Completed, ended(&bye, true, true, false)], Wait),
             (&[Begun, Begun, ended(&too_slow, false, false, false)], Wait),
         ];

@@ -86,7 +86,7 @@ impl AttemptLog for Fallbacks {
     }
 }
 
-/// Longest time that a dead connection may go on: its handshake timeout or its idle timeout is over by then.
+/// Longest time that a dead connection may continue: its handshake timeout or its idle timeout has ended by then.
 pub(crate) fn longest(config: &Config) -> Duration {
     config.limits.handshake_timeout.0.max(config.transport.idle_timeout.0) + PATIENCE
 }

@@ -160,7 +160,7 @@ impl Sections {
         state.pending.pop_front();
     }
 
-    /// Endings of streams that no service has got, once the connection is over.
+    /// Endings of streams that no service has got, once the connection has ended.
     pub(super) fn unserved(&self) -> impl Iterator<Item = Ending> + use<> {
         let state = self.lock();
         let unserved = state.came.saturating_sub(state.served);
@@ -261,7 +261,7 @@ mod tests {
             let (mut scan, mut found) = (Scan::behind(PREFACE), Vec::new());
             all.chunks(piece)
                 .for_each(|data| scan.feed(data, |frame| found.push((frame.kind, frame.stream, frame.first))));
-            // The last one is over, but a payload of two bytes is all of it.
+            // The last one has ended, but a payload of two bytes is all of it.
             let expected = [(4, 0, 0), (HEADERS, 1, 0x0707_0707), (RST_STREAM, 1, 8), (0, 3, 0x6162_0000)];
             assert_eq!(found, expected, "{piece}");
         }

@@ -112,7 +112,7 @@ pub(super) async fn accept(
         // With its early data, if TLS has accepted that: the configuration may change while this waits.
         let connection = tokio::select! {
             connection = endpoint.accept_at(worker, true) => connection,
-            // Handshakes that were under way are let in as long as somebody holds the listener.
+            // Handshakes that were in progress are let in as long as somebody holds the listener.
             closed = accepting.changed() => match closed {
                 Ok(()) => continue,
                 Err(_) => return,
@@ -222,7 +222,7 @@ async fn time_handshake(connection: &Connection, context: &ListenerContext) {
     }
 }
 
-/// Looks again and again at what the path has shown. Does not end.
+/// Looks repeatedly at what the path has shown. Does not end.
 async fn tick(progress: &PolicyProgress) {
     loop {
         tokio::time::sleep(LOOK).await;

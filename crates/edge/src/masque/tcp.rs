@@ -80,7 +80,7 @@ impl TcpTunnel {
                 carried(Direction::Down, length);
             }
         };
-        // Half of a tunnel may go on for long after the other has ended; the end of the client's stream says nothing about the target's.
+        // Half of a tunnel may continue for long after the other has ended; the end of the client's stream says nothing about the target's.
         let both = async { tokio::try_join!(up, down).map(drop) };
         let carried = tokio::select! {
             carried = both => carried,

@@ -38,7 +38,7 @@ pub(crate) struct Books<'a> {
     pub(crate) process: &'a Cause,
 }
 
-/// Record of a request under way.
+/// Record of a request in progress.
 pub(crate) struct RequestRecord {
     pub(crate) method: String,
     pub(crate) host: String,

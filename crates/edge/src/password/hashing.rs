@@ -50,7 +50,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Hashing {
-    /// `memory` is charged for the verifications that are under way. `None` when the system has no random numbers.
+    /// `memory` is charged for the verifications that are in progress. `None` when the system has no random numbers.
     pub(crate) fn new(memory: &ProcessBudget) -> Option<Self> {
         let mut secret = [0; 32];
         aws_lc_rs::rand::fill(&mut secret).ok()?;
@@ -117,7 +117,7 @@ impl Hashing {
         drop(waiting);
         let Ok(Ok(place)) = place else { return Err(Busy) };
         let charge = self.memory.charge(stored.memory);
-        // It goes on when the client has left, so the place goes with it.
+        // It continues when the client has left, so the place goes with it.
         let verifying = tokio::task::spawn_blocking(move || {
             let _held = (place, charge);
             stored.is_of(&password)
@@ -190,7 +190,7 @@ mod tests {
             let guess = number.to_string();
             tasks.spawn(async move { hashing.verify(stored, "a", guess.as_bytes(), true, || Ok::<_, Busy>(())).await });
         }
-        // Timers of this runtime go on meanwhile.
+        // Timers of this runtime continue meanwhile.
         let begun = std::time::Instant::now();
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());

@@ -248,7 +248,7 @@ impl PolicyProgress {
         self.policies.all.get(under).map(|policy| policy.config.name.as_str())
     }
 
-    /// Records the statistics of a connection that is over, for each policy that fitted.
+    /// Records the statistics of a connection that has ended, for each policy that fitted.
     pub(crate) fn end(&self, stats: &Stats, arms: &Arms, metrics: &Metrics) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let sample = Sample::new(stats, state.sent);

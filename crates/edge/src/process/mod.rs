@@ -151,7 +151,7 @@ impl Process {
         self.shared.persistent.listeners.set(own.collect());
     }
 
-    /// Reads the configuration again and goes on under it; returns its number. What goes on does not notice. When anything is
+    /// Reads the configuration again and continues under it; returns its number. What continues does not notice. When anything is
     /// wrong, everything stays as it was.
     ///
     /// The number of workers, the admin socket and the address of the figures stay what they were at the start.

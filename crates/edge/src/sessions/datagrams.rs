@@ -17,7 +17,7 @@ use crate::{
 /// Datagrams that are carried in one direction before the other gets its turn.
 const TURN: usize = 64;
 
-/// Carries datagrams both ways until the session is over. The socket is opened with the first one.
+/// Carries datagrams both ways until the session has ended. The socket is opened with the first one.
 pub(super) async fn carry(session: &Session, to: &str, resolver: &dyn Resolve, counters: &Counters) {
     let mut dropped = Dropped(0);
     let Ok(first) = session.read_datagram().await else { return };

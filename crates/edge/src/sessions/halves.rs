@@ -54,7 +54,7 @@ impl Outgoing for Down {
     }
 
     fn finish(&mut self) {
-        // Only a stream that is over cannot be ended.
+        // Only a stream that has ended cannot be ended.
         let _ = self.0.finish();
     }
 

@@ -26,7 +26,7 @@ use crate::{
 const PROTOCOL: &str = "webtransport";
 /// Code of a stream beyond the limit of its session.
 const EXCESS: u64 = 4;
-/// Code with which a session is closed when the time of a drain is over.
+/// Code with which a session is closed when the time of a drain has ended.
 const DRAINED: u32 = 16;
 /// Code with which a session is closed that has carried nothing for its idle timeout.
 const IDLE: u32 = 17;
@@ -68,7 +68,7 @@ impl Drain {
 }
 
 impl SessionTask {
-    /// Carries the session until it is over. What its streams have under way then is reset.
+    /// Carries the session until it has ended. What its streams have in progress then is reset.
     pub(super) async fn run(self) {
         let activity = Arc::new(Activity::new());
         let counters = Counters { traffic: self.traffic.clone(), activity: activity.clone() };

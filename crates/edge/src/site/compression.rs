@@ -29,7 +29,7 @@ use crate::{
 const AT_ONCE: u64 = 64 * 1024;
 /// Bytes of compressed content in a frame, at most.
 const OUTPUT: usize = 16 * 1024;
-/// Base-two logarithm of the window. Larger ones compress little better, and cost several times their size for each response under way.
+/// Base-two logarithm of the window. Larger ones compress little better, and cost several times their size for each response in progress.
 const WINDOW: u8 = 16;
 
 /// Content coding.

@@ -92,11 +92,11 @@ pub(super) struct Taken {
 /// The older process has stopped reading and accepting.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Commit {
-    /// Connection IDs of handshakes under way in older processes.
+    /// Connection IDs of handshakes in progress in older processes.
     pub(super) handshakes: Vec<HandshakeOffer>,
 }
 
-/// Connection ID of a handshake, and where it is under way.
+/// Connection ID of a handshake, and where it is in progress.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct HandshakeOffer {
     pub(super) address: SocketAddr,

@@ -20,7 +20,7 @@ pub(crate) use self::messages::describe;
 pub use self::{messages::PROTOCOL, newer::inherited_stream};
 pub(crate) use self::{newer::TakenOver, older::HandOver, siblings::Siblings};
 
-/// An upgrade that did not come about. The process that runs goes on as before.
+/// An upgrade that did not come about. The process that runs continues as before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UpgradeError {

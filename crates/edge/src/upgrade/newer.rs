@@ -105,7 +105,7 @@ impl Process {
     /// this one, and returns when it serves. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// As [`start`](Self::start), or when the older process refuses. It goes on then.
+    /// As [`start`](Self::start), or when the older process refuses. It continues then.
     pub fn take_over(file: &Path, stream: UnixStream) -> Result<Arc<Self>, ProcessError> {
         let channel = Channel::new(stream);
         let built = Self::build_on(file, &channel);

@@ -74,7 +74,7 @@ impl SiblingProcess {
         std::iter::once(self.control.as_fd()).chain(shards.map(AsFd::as_fd))
     }
 
-    /// Asks it again and again, until it has ended.
+    /// Asks it repeatedly, until it has ended.
     async fn follow(&self) -> io::Result<()> {
         let control = self.control.try_clone()?;
         control.set_nonblocking(true)?;

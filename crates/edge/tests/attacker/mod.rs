@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::site::{self, Error, full};
 
-/// Line that the attacker prints once the attack is under way.
+/// Line that the attacker prints once the attack is in progress.
 pub(crate) const READY: &str = "the attack stands";
 
 /// Parts of an attack that wait for credit which never comes are given up after this time.
@@ -293,7 +293,7 @@ impl Attack {
             let (mut send, recv) = quic.open_bi().await?;
             let mut frames = Vec::new();
             frame(&mut frames, 1, &section(POST, "/silent"));
-            // DATA that goes on for 1 GiB.
+            // DATA that continues for 1 GiB.
             frames.extend_from_slice(&[0, 0xc0, 0, 0, 0, 0x40, 0, 0, 0]);
             frames.resize(2 << 20, 7);
             uploads.spawn(async move {

@@ -207,7 +207,7 @@ async fn a_resumed_session_is_good_as_long_as_its_certificate() {
         assert!(answered.status == 200 && !(is_first && answered.is_resumed), "{version}: {answered:?}");
         assert!(ask(&site, version, &alice, "/").await.unwrap().is_resumed, "{version}");
     }
-    // Other roots: no session goes on.
+    // Other roots: no session continues.
     site.directory.write("ca.pem", &next.pem);
     site.process.reload().await.unwrap();
     for version in VERSIONS {

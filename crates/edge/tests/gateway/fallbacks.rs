@@ -47,7 +47,7 @@ async fn tcp(site: &Site, from: SocketAddr) -> Result<(), Error> {
     let mut stream = connector.connect("localhost".try_into()?, stream).await?;
     // The gateway has seen the end of the handshake when it answers.
     stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await?;
-    // TLS keeps what was written when the task's turn is over in the middle of it.
+    // TLS keeps what was written when the task's turn has ended in the middle of it.
     stream.flush().await?;
     let mut answer = Vec::new();
     let read = stream.read_to_end(&mut answer).await;

@@ -47,7 +47,7 @@ impl Script {
 
 struct Hostile {
     address: SocketAddr,
-    /// Connections, and those of them that are over.
+    /// Connections, and those of them that have ended.
     begun: Arc<AtomicUsize>,
     over: Arc<AtomicUsize>,
     task: JoinHandle<()>,
@@ -189,7 +189,7 @@ async fn a_hostile_back_end_is_a_bad_gateway_and_others_are_served() {
         assert_eq!(sees(h2.send_request(get(&url)).await).await, *expected, "h2 {name}");
         let answer = site.h1().await.send_request(get1(&format!("/{name}"))).await;
         assert_eq!(sees(answer).await, *expected, "h1 {name}");
-        // Nobody goes on listening to it.
+        // Nobody continues listening to it.
         back_end.is_left_alone().await;
         assert_eq!(text(h3.send(get("https://localhost/good")).await.unwrap()).await, "ok");
     }

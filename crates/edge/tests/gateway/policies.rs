@@ -39,7 +39,7 @@ async fn the_first_policy_that_fits_wins_and_a_route_moves_a_connection_up() {
     let expected = ["name", "feed", "feed", "video", "video"].map(|name| Some(name.to_owned()));
     until(|| logged(&site), expected.to_vec()).await;
     drop(h3);
-    // All that fitted are written down, when the connection is over.
+    // All that fitted are written down, when the connection has ended.
     until(
         || {
             let arms = site.process.arms();

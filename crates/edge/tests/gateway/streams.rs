@@ -34,7 +34,7 @@ async fn each_stream_is_a_connection_and_ends_are_ends() {
         let serving = async {
             let (mut stream, _) = back_end.accept().await.unwrap();
             let mut all = Vec::new();
-            // The end of the stream is the end of the connection's reading side, while the other side goes on.
+            // The end of the stream is the end of the connection's reading side, while the other side continues.
             stream.read_to_end(&mut all).await.unwrap();
             assert!(all == expected);
             stream.write_all(b"got it, ").await.unwrap();

@@ -96,7 +96,7 @@ impl Actor {
     }
 }
 
-/// Begins an answer that goes on as `rest` says.
+/// Begins an answer that continues as `rest` says.
 fn streaming<F>(rest: impl FnOnce(http_body_util::channel::Sender<Bytes, Error>) -> F) -> Response<Body>
 where
     F: Future<Output = ()> + Send + 'static,

@@ -18,7 +18,7 @@ pub enum Law {
     OneBadInTen,
     /// Two ways that a run can take, sixty to forty.
     Bimodal,
-    /// Counts: the same few values again and again, zero among them.
+    /// Counts: the same few values repeatedly, zero among them.
     Ties,
 }
 

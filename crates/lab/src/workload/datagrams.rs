@@ -97,7 +97,7 @@ impl Datagrams {
         let mut missing = Missing::default();
         for (number, due) in self.sent.iter().enumerate().filter(|(_, due)| due.counts) {
             if !receiver.has_seen(number as u64) {
-                // What waits at the sender of a connection that is over will not be sent.
+                // What waits at the sender of a connection that has ended will not be sent.
                 let unsent = is_over.then_some(DatagramFate::Dropped);
                 missing.add(due.fate.or(unsent), self.due_until);
             }

@@ -157,7 +157,7 @@ mod tests {
         pass(&mut player, 4500, &mut tally);
         assert_eq!((tally.video.stalled, tally.video.stalls), (Duration::from_secs(2), 1));
         assert_eq!(tally.video.watched, Duration::from_millis(3500));
-        // It goes on standing still, and that is the same stall.
+        // It continues standing still, and that is the same stall.
         pass(&mut player, 10_000, &mut tally);
         assert_eq!((tally.video.stalled, tally.video.stalls), (Duration::from_millis(6500), 1));
     }

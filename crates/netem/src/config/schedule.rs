@@ -140,7 +140,7 @@ pub enum Fate {
     /// Packets leave the sender and are lost on the way: a radio that is gone.
     #[default]
     Lost,
-    /// Packets wait in the queue until it is over: a base station that hands over its buffer.
+    /// Packets wait in the queue until it has ended: a base station that hands over its buffer.
     Held,
 }
 

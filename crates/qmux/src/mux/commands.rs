@@ -67,7 +67,7 @@ impl Mux {
     /// Ends a stream after what was written.
     ///
     /// # Errors
-    /// When it is over.
+    /// When it has ended.
     pub fn finish(&mut self, id: StreamId) -> Result<(), Refused> {
         self.sender(id)?.finish();
         self.queue(id);
@@ -77,7 +77,7 @@ impl Mux {
     /// Gives a stream up.
     ///
     /// # Errors
-    /// When it is over.
+    /// When it has ended.
     pub fn reset(&mut self, id: StreamId, code: u64) -> Result<(), Refused> {
         self.sender(id)?.give_up(code);
         self.queue(id);
@@ -87,7 +87,7 @@ impl Mux {
     /// Up to `most` bytes of a stream, none when nothing is there yet; `None` at its end.
     ///
     /// # Errors
-    /// When the peer has given it up, or the stream or the connection is over.
+    /// When the peer has given it up, or the stream or the connection has ended.
     pub fn read(&mut self, id: StreamId, most: usize) -> Result<Option<Bytes>, Refused> {
         let Some(recv) = self.streams.get_mut(&id).and_then(|stream| stream.recv.as_mut()) else {
             return Err(self.closed.clone().map_or(Refused::StreamClosed, Refused::Closed));
@@ -135,7 +135,7 @@ impl Mux {
     /// Queues a datagram. When the queue is full the oldest is dropped.
     ///
     /// # Errors
-    /// When the peer takes none of this size, or the connection is over.
+    /// When the peer takes none of this size, or the connection has ended.
     pub fn send_datagram(&mut self, data: Bytes) -> Result<(), Refused> {
         if let Some(closed) = &self.closed {
             return Err(closed.clone().into());

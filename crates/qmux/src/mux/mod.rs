@@ -80,7 +80,7 @@ impl Default for Config {
     }
 }
 
-/// Reason why a connection is over.
+/// Reason why a connection has ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Closed {
     /// Closed by this end.
@@ -121,7 +121,7 @@ fn in_words(reason: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// The stream is over.
+    /// The stream has ended.
     #[error("the stream is over")]
     StreamClosed,
     /// The peer wants no more of it.
@@ -133,7 +133,7 @@ pub enum Refused {
     /// The peer takes no datagrams, or none of this size.
     #[error("the peer takes no datagram of this size")]
     Datagram,
-    /// The connection is over.
+    /// The connection has ended.
     #[error("the connection is over: {0}")]
     Closed(#[from] Closed),
 }
@@ -150,17 +150,17 @@ pub enum Event {
     Available(Dir),
     /// A stream can be read.
     Readable(StreamId),
-    /// A stream can be written, or is over.
+    /// A stream can be written, or has ended.
     Writable(StreamId),
     /// A datagram has come.
     Datagram,
-    /// The connection is over.
+    /// The connection has ended.
     Closed(Closed),
 }
 
 #[derive(Debug)]
 struct Stream {
-    /// `None` where there is no such half, or it is over.
+    /// `None` where there is no such half, or it has ended.
     send: Option<Send>,
     recv: Option<Recv>,
 }
@@ -189,7 +189,7 @@ pub struct Mux {
     /// Streams that this end has opened, and may open.
     opened: [u64; 2],
     may_open: [u64; 2],
-    /// Numbers of streams that the peer has opened, that are over, and that were announced to it.
+    /// Numbers of streams that the peer has opened, that have ended, and that were announced to it.
     peer_opened: [u64; 2],
     peer_over: [u64; 2],
     told: [u64; 2],
@@ -281,7 +281,7 @@ impl Mux {
         }
     }
 
-    /// Releases a stream that is over, and announces room for another to the peer.
+    /// Releases a stream that has ended, and announces room for another to the peer.
     fn tidy(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.send.take_if(|send| send.may_go());

@@ -237,7 +237,7 @@ impl Mux {
 
     fn on_reset(&mut self, id: StreamId, code: u64, size: u64) -> Result<(), TransportError> {
         let credit = self.told_data - self.received;
-        // What is over was reset before, or had ended.
+        // What has ended was reset before, or had ended.
         let Some(recv) = self.with_receiver(id)?.and_then(|stream| stream.recv.as_mut()) else { return Ok(()) };
         let before = recv.held();
         let (more, unread) = recv.on_reset(code, size)?;
@@ -253,7 +253,7 @@ impl Mux {
         Ok(())
     }
 
-    /// Sending half of the stream of a frame. `None` when it is over.
+    /// Sending half of the stream of a frame. `None` when it has ended.
     fn with_sender(&mut self, id: StreamId) -> Result<Option<&mut Stream>, TransportError> {
         if id.dir() == Dir::Uni && id.initiator() != self.side {
             return Err(TransportError::new(
@@ -264,7 +264,7 @@ impl Mux {
         self.stream(id)
     }
 
-    /// Receiving half of the stream of a frame. `None` when it is over.
+    /// Receiving half of the stream of a frame. `None` when it has ended.
     fn with_receiver(&mut self, id: StreamId) -> Result<Option<&mut Stream>, TransportError> {
         if id.dir() == Dir::Uni && id.initiator() == self.side {
             return Err(TransportError::new(

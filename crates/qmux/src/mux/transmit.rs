@@ -177,7 +177,7 @@ impl Mux {
         self.closed.is_some() && self.farewell.is_none()
     }
 
-    /// Reason why the connection is over, if it is.
+    /// Reason why the connection has ended, if it is.
     pub fn closed(&self) -> Option<&Closed> {
         self.closed.as_ref()
     }

@@ -30,7 +30,7 @@ fn config() -> Config {
 
 /// Beside the limits of the configuration one record that is not complete.
 const KEPT: u64 = WINDOW + DATAGRAMS + record::DEFAULT_MAX + 8;
-/// Bytes that are under way in each direction.
+/// Bytes that are in progress in each direction.
 const UNDER_WAY: usize = 64 << 10;
 
 /// The byte of a stream at an offset.

@@ -37,7 +37,7 @@ const NAMES: [&str; 24] = [
     "",
 ];
 const STREAMS: u64 = 16;
-/// Sections and bytes that are under way.
+/// Sections and bytes that are in progress.
 const UNDER_WAY: usize = 300;
 
 /// A field that 16 bits stand for: few, so that they come again.

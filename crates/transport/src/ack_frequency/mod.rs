@@ -137,7 +137,7 @@ impl AckRequests {
         }
     }
 
-    /// The newest request is under way.
+    /// The newest request is in progress.
     fn awaits_verdict(&self) -> bool {
         self.open.back().is_some_and(|open| !open.lost)
     }

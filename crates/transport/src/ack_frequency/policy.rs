@@ -113,7 +113,7 @@ impl AckFrequency {
     }
 }
 
-/// A share of what is under way.
+/// A share of what is in progress.
 ///
 /// Packets that the peer has and has not acknowledged take room in the window. Where the window is what limits, k packets
 /// per acknowledgement keep (k − 1) / 2 of them away from the path on average. That costs nothing as long as the rest

@@ -162,7 +162,7 @@ impl RemoteIds {
         self.parked.iter().find(|(parked, _)| *parked == path).map_or(&self.current.id, |(_, offered)| &offered.id)
     }
 
-    /// Returns whether a path can get an ID of its own. Not while many retirements are under way: an attacker that forwards the
+    /// Returns whether a path can get an ID of its own. Not while many retirements are in progress: an attacker that forwards the
     /// peer's packets from ever new addresses must not use up the IDs.
     pub(crate) fn has_spare(&self) -> bool {
         !self.spare.is_empty() && self.to_retire.len() + self.unacknowledged < RETIREMENTS_LIMIT / 2
@@ -181,7 +181,7 @@ impl RemoteIds {
     /// `path` comes into use, `old` goes out of it and keeps its ID.
     pub(crate) fn activate(&mut self, path: PathIndex, old: PathIndex) {
         // RFC 9000 §9.5: another ID on another path, so that observers cannot link the two. When the peer has left us
-        // none, the one in use goes on: that is permitted where the network has changed the peer's address.
+        // none, the one in use continues: that is permitted where the network has changed the peer's address.
         if path != old
             && self.assign(path)
             && let Some(at) = self.parked.iter().position(|(parked, _)| *parked == path)

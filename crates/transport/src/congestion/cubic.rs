@@ -489,7 +489,7 @@ mod tests {
         cc.on_lost(at(1100), &loss(at(1000)));
         let reduced = cc.window();
         assert!(reduced < 100 * MTU);
-        // It belongs to the reaction when that is under way, and does not take an older one back when it was none.
+        // It belongs to the reaction when that is in progress, and does not take an older one back when it was none.
         cc.on_lost(at(1110), &random(at(1050)));
         cc.on_lost(at(1300), &random(at(1200)));
         for lost_at in [1100, 1110, 1300] {

@@ -85,7 +85,7 @@ impl HyStart {
         }
         let Some(current) = self.current_round_min else { return };
         match self.conservative {
-            // RFC 9406 §4.2: the rise was no lasting one: slow start goes on.
+            // RFC 9406 §4.2: the rise was no lasting one: slow start continues.
             Some(conservative) if current < conservative.baseline_min_rtt => self.conservative = None,
             Some(_) => {}
             None => {

@@ -67,7 +67,7 @@ impl RateEstimator {
     #[inline]
     pub fn on_sent(&mut self, now: Instant, size: u16, in_flight: u64) -> Snapshot {
         if in_flight == 0 {
-            // Nothing is under way: the sample interval starts here, so that idle time is not counted.
+            // Nothing is in progress: the sample interval starts here, so that idle time is not counted.
             self.first_sent_at = now;
             self.delivered_at = now;
         }

@@ -116,7 +116,7 @@ impl Connection {
     }
 
     /// Retains CONNECTION_CLOSE beyond the connection where the client may not receive it before the closing period ends: a
-    /// client that has not acknowledged HANDSHAKE_DONE sends Handshake packets until it learns that the connection is over. Such a
+    /// client that has not acknowledged HANDSHAKE_DONE sends Handshake packets until it learns that the connection has ended. Such a
     /// client can read Handshake packets, or 1-RTT packets once the server has its last flight and has discarded the keys of
     /// the others.
     fn retain_close(&mut self, now: Instant, packets: &[OpenPacket], out: &[u8]) {

@@ -77,7 +77,7 @@ impl Connection {
     /// (draft-ietf-quic-reliable-stream-reset).
     ///
     /// # Errors
-    /// Errors when the peer does not accept it, the size is above what was written or named before, or the stream is over.
+    /// Errors when the peer does not accept it, the size is above what was written or named before, or the stream has ended.
     pub fn reset_at(&mut self, id: StreamId, code: u64, reliable_size: u64) -> Result<(), ResetAtError> {
         self.packets.sources.streams.reset_at(id, code, reliable_size)
     }
@@ -165,7 +165,7 @@ impl Connection {
         self.packets.sources.datagrams.take_fates()
     }
 
-    /// Takes the unread data of all streams: a connection that is over discards it soon.
+    /// Takes the unread data of all streams: a connection that has ended discards it soon.
     pub fn take_unread(&mut self) -> Vec<(StreamId, Unread)> {
         self.packets.sources.streams.take_unread()
     }

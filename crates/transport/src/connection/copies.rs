@@ -16,7 +16,7 @@ const AFTER: Duration = Duration::from_millis(10);
 /// Owns the copies that are still to be made.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    /// Time at which the flight under way is copied.
+    /// Time at which the flight in progress is copied.
     due: Option<Instant>,
     /// Flights that were copied.
     made: u8,
@@ -29,13 +29,13 @@ impl Copies {
 }
 
 impl Connection {
-    /// Repeats the flight under way when its copy is due. Asked when nothing else is to be sent; returns whether a copy is.
+    /// Repeats the flight in progress when its copy is due. Asked when nothing else is to be sent; returns whether a copy is.
     pub(super) fn copy_handshake(&mut self, now: Instant) -> bool {
         if self.profile.fec != FecPolicy::Auto {
             return false;
         }
         if self.packets.sources.handshake.is_confirmed() {
-            // On a path with a short round trip the handshake is over before its copy is due: the deadline would stay in the past.
+            // On a path with a short round trip the handshake has ended before its copy is due: the deadline would stay in the past.
             self.packets.sources.copies.due = None;
             return false;
         }

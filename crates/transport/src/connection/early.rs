@@ -61,7 +61,7 @@ impl Early {
         self.forget_keys_at
     }
 
-    /// A server's handshake is complete: 0-RTT packets that are still under way are opened for a while.
+    /// A server's handshake is complete: 0-RTT packets that are still in progress are opened for a while.
     // RFC 9001 §4.9.3 MUST-1, RECOMMENDED-1: three probe timeouts; counted from the handshake's end, before which no
     // 1-RTT packet is opened.
     pub(super) fn forget_keys_later(&mut self, now: Instant, keys: &Keys, pto: Duration) {

@@ -41,7 +41,7 @@ enum Phase {
     Answered,
     /// The handshake is complete.
     Connected,
-    /// The connection is over.
+    /// The connection has ended.
     Ended {
         stage: Stage,
         /// The handshake was complete.
@@ -136,12 +136,12 @@ impl Lifecycle {
         }
     }
 
-    /// Received data may be read although the connection is over.
+    /// Received data may be read although the connection has ended.
     pub(crate) fn is_readable(&self) -> bool {
         matches!(self.phase, Phase::Ended { readable: true, .. })
     }
 
-    /// Lets what arrived be read although the connection is over.
+    /// Lets what arrived be read although the connection has ended.
     pub(crate) fn keep_readable(&mut self) {
         if let Phase::Ended { readable, .. } = &mut self.phase {
             *readable = true;

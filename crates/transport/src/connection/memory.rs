@@ -220,7 +220,7 @@ impl Memory {
         true
     }
 
-    /// Releases all memory but what CONNECTION_CLOSE needs, because the connection is over.
+    /// Releases all memory but what CONNECTION_CLOSE needs, because the connection has ended.
     fn release(&mut self) {
         self.charge.set(0);
         self.itself.set(AT_REST);

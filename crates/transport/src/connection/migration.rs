@@ -139,12 +139,12 @@ impl Connection {
         self.side == Side::Server || self.packets.sources.handshake.is_confirmed() || !self.lifecycle.is_open()
     }
 
-    /// The socket of this client was replaced by one with another address: goes on from there at once. Does nothing for a
+    /// The socket of this client was replaced by one with another address: continues from there at once. Does nothing for a
     /// server, or before the handshake is confirmed.
     ///
     /// The path is validated while data flows. `local` is the new address, if it is to be named in
-    /// [`Transmit::local`](crate::Transmit::local). A connection that may not go on from there, because the server forbids it
-    /// or has left no connection ID for it, is over without a word: [`CloseReason::Stranded`].
+    /// [`Transmit::local`](crate::Transmit::local). A connection that may not continue from there, because the server forbids it
+    /// or has left no connection ID for it, has ended without a word: [`CloseReason::Stranded`].
     // RFC 9000 §9.2: the server is known to be willing, so a client need not validate before it moves.
     pub fn rebind(&mut self, now: Instant, local: Option<IpAddr>) {
         if self.side == Side::Server || !self.packets.sources.handshake.is_confirmed() || !self.lifecycle.is_open() {
@@ -295,7 +295,7 @@ impl Connection {
         }
     }
 
-    /// A challenge is due again, or its time is over.
+    /// A challenge is due again, or its time has ended.
     pub(super) fn on_path_timeout(&mut self, now: Instant) {
         for path in self.paths.indices() {
             if self.paths.on_validation_timeout(now, path, || self.packets.random.challenge_data())

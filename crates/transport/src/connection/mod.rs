@@ -459,7 +459,7 @@ impl Connection {
         self.stats.packets_acked > 0
     }
 
-    /// Returns whether something is under way: packets without acknowledgement, or a bidirectional stream that is not at its end.
+    /// Returns whether something is in progress: packets without acknowledgement, or a bidirectional stream that is not at its end.
     pub(crate) fn is_busy(&self) -> bool {
         self.paths.is_in_flight() || self.packets.sources.streams.has_bidi()
     }

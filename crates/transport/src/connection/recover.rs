@@ -200,7 +200,7 @@ impl Packets {
         ledger.oldest_unacked(packets, |frame| carriers.repeat(&frame));
     }
 
-    /// Takes back what is under way on a path that is given up, to send it on the one in use.
+    /// Takes back what is in progress on a path that is given up, to send it on the one in use.
     pub(super) fn abandon_path(&mut self, path: PathIndex) {
         let Some((mut carriers, ledger)) = self.carriers(SpaceId::DATA, None) else { return };
         recovery::abandon_path(ledger, path, &mut |verdict, frame| carriers.tell(verdict, &frame));

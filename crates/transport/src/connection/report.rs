@@ -56,7 +56,7 @@ impl Connection {
         self.lifecycle.is_connected()
     }
 
-    /// Returns whether the connection is over: only CONNECTION_CLOSE is sent any more.
+    /// Returns whether the connection has ended: only CONNECTION_CLOSE is sent any more.
     pub fn is_closed(&self) -> bool {
         !self.lifecycle.is_open()
     }

@@ -216,7 +216,7 @@ impl Sources {
         self.datagrams.shrink();
     }
 
-    /// The connection is over: forgets data and symbols.
+    /// The connection has ended: forgets data and symbols.
     pub(super) fn forget(&mut self) {
         self.streams.forget();
         self.datagrams.forget();

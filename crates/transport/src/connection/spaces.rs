@@ -122,7 +122,7 @@ impl Spaces {
         }
     }
 
-    /// Discards the records of sent packets; the connection is over.
+    /// Discards the records of sent packets; the connection has ended.
     pub(crate) fn forget_sent(&mut self) {
         for id in self.ids() {
             if let Some(space) = self.get_mut(id) {

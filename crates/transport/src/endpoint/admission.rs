@@ -43,7 +43,7 @@ impl Endpoint {
             Some(Token::Retry { original_dcid }) => (original_dcid, true),
             Some(Token::Returning) => (first.dcid, true),
             Some(Token::BadRetry) => {
-                // RFC 9000 §8.1.2 SHOULD-1: the client takes no second Retry, so it is told at once that it is over.
+                // RFC 9000 §8.1.2 SHOULD-1: the client takes no second Retry, so it is told at once that it has ended.
                 if self.refuse(&datagram, first, Code::INVALID_TOKEN, "the Retry token is not valid (any more)") {
                     self.stats.tokens_invalid += 1;
                 }

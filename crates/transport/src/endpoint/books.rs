@@ -48,7 +48,7 @@ pub struct EndpointBooks {
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     pub(super) books: EndpointBooks,
-    /// The sum of all connections that are over.
+    /// The sum of all connections that have ended.
     ended: Stats,
     /// The first connection whose books did not balance when it was over.
     imbalance: Option<Imbalance>,
@@ -79,7 +79,7 @@ impl Ledger {
         self.books.sent.stateless.add(bytes, bytes);
     }
 
-    /// Adds the books of a connection that is over.
+    /// Adds the books of a connection that has ended.
     pub(super) fn on_ended(&mut self, connection: &Connection) {
         let stats = connection.stats();
         self.ended.add(&stats);
@@ -95,7 +95,7 @@ impl Endpoint {
         self.ledger.books
     }
 
-    /// Sums the statistics of all connections, those included that are over. Sums of gauges mean little, except for bytes and
+    /// Sums the statistics of all connections, those included that have ended. Sums of gauges mean little, except for bytes and
     /// datagrams that wait.
     pub fn sum_of_stats(&self) -> Stats {
         let mut sum = self.ledger.ended;

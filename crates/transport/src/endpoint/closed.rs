@@ -1,4 +1,4 @@
-//! Retained CONNECTION_CLOSE packets of connections whose closing period is over, for clients that may not have received them.
+//! Retained CONNECTION_CLOSE packets of connections whose closing period has ended, for clients that may not have received them.
 //!
 //! A client's handshake is confirmed by the server. Until then the client repeats only its Handshake packets, at intervals that double. The
 //! next one may arrive long after the three probe timeouts for which this endpoint keeps the state of a closed connection, and a stateless

@@ -422,7 +422,7 @@ impl Endpoint {
         self.accepted.pop_front()
     }
 
-    /// Returns a connection for queries. `None` once it is over.
+    /// Returns a connection for queries. `None` once it has ended.
     pub fn connection(&self, handle: Handle) -> Option<&Connection> {
         let slot = self.slots.get(handle.index as usize)?;
         slot.connection.as_deref().filter(|_| slot.generation == handle.generation)

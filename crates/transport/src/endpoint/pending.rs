@@ -83,14 +83,14 @@ impl Endpoint {
     }
 
     /// Resumes a handshake whose result has become ready ([`HandshakeWaker`]). Drain [`poll_transmit`](Self::poll_transmit)
-    /// afterwards. Does nothing when the connection is over.
+    /// afterwards. Does nothing when the connection has ended.
     pub fn resume_handshake(&mut self, now: Instant, handle: Handle) {
         if let Some(connection) = self.connection_mut(handle) {
             connection.resume_handshake(now);
         }
     }
 
-    /// Returns whether any handshake is under way: only then can one be worth resuming.
+    /// Returns whether any handshake is in progress: only then can one be worth resuming.
     pub fn has_handshakes(&self) -> bool {
         self.half_open > 0
     }

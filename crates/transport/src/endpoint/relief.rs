@@ -46,7 +46,7 @@ impl Endpoint {
     fn close_costliest(&mut self, now: Instant) {
         self.relief.batches = self.slots.len() / LOOKED_AT;
         let fair = self.relief.budget.fair_share();
-        // Layers above may still hold memory of connections that are over: it is on its way back.
+        // Layers above may still hold memory of connections that have ended: it is on its way back.
         let mut returning = 0;
         let mut costliest: Vec<(u64, u32)> = Vec::new();
         for (index, slot) in self.slots.iter_mut().enumerate() {
@@ -69,7 +69,7 @@ impl Endpoint {
             }
             let Some(connection) = &mut self.slots[index as usize].connection else { continue };
             connection.end_for_memory(now, true);
-            // Its end is told first: that asks what was under way.
+            // Its end is told first: that asks what was in progress.
             self.hear(index);
             let Some(connection) = &mut self.slots[index as usize].connection else { continue };
             connection.release_memory(true);

@@ -34,7 +34,7 @@ pub struct EndpointStats {
     pub tokens_unjudged: u64,
     /// Tokens that are not ours. The client is as one without a token.
     pub tokens_foreign: u64,
-    /// CONNECTION_CLOSE frames sent again to clients that did not know that their connection is over.
+    /// CONNECTION_CLOSE frames sent again to clients that did not know that their connection has ended.
     pub closes_repeated: u64,
     /// Connections refused because the process's memory is scarce.
     pub refused_for_memory: u64,

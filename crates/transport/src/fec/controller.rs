@@ -120,7 +120,7 @@ impl Controller {
             self.marked_until = Some(rounds(4));
         }
         let queue = view.has_queue();
-        // Once on, it goes on until it is not needed; before, a loss or two that came by chance prove nothing.
+        // Once on, it continues until it is not needed; before, a loss or two that came by chance prove nothing.
         let loss = if self.choice.is_some() { estimate.loss() } else { estimate.loss_at_least() };
         let off = view.min_rtt < LEAST_RTT || loss < LEAST_LOSS || estimate.loss() > MOST_LOSS || self.is_barred(now);
         if off {

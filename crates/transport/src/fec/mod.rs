@@ -101,7 +101,7 @@ impl Fec {
         self.sender.as_ref()?.tail_deadline()
     }
 
-    /// Forgets all symbols; the connection is over. Counts stay.
+    /// Forgets all symbols; the connection has ended. Counts stay.
     pub(crate) fn forget(&mut self) {
         if let Some(sender) = &mut self.sender {
             sender.forget();

@@ -8,7 +8,7 @@ use units::{Duration, Instant};
 
 use super::{controller::LEAST_LOSS, estimate::Estimate};
 
-/// Symbols of a message that is short; what goes on for longer is not covered.
+/// Symbols of a message that is short; what continues for longer is not covered.
 const SHORT: u64 = 32;
 /// Packets after which a path that has lost less than [`LEAST_LOSS`] counts as one that loses nothing.
 const SETTLED: f64 = 400.0;
@@ -62,7 +62,7 @@ impl Budget {
     }
 }
 
-/// Owns the message under way, and the account of its repair.
+/// Owns the message in progress, and the account of its repair.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
     /// Ends are covered at the moment, and nothing else is.

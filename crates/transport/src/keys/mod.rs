@@ -65,7 +65,7 @@ pub enum OpenError {
     /// Failed authentication.
     #[error("the packet failed authentication")]
     Forged,
-    /// Too many packets failed authentication; the connection cannot go on.
+    /// Too many packets failed authentication; the connection cannot continue.
     #[error("too many packets failed authentication")]
     IntegrityLimit,
     /// An authentic packet in which a reserved bit is set.

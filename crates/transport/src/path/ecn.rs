@@ -41,7 +41,7 @@ impl EcnMarks {
 
     /// A probe timeout expired. `true` when that was one too many.
     // RFC 9000 §13.4.2: a path on which marked packets vanish is left unmarked. Loss alone is taken for that now and then,
-    // and the path goes on as one without ECN.
+    // and the path continues as one without ECN.
     pub(crate) fn on_timeout(&mut self) -> bool {
         let Self::Testing { timeouts } = self else { return false };
         *timeouts += 1;

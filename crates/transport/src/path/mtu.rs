@@ -28,7 +28,7 @@ const FIRST_WAIT: Duration = Duration::from_secs(10);
 enum Phase {
     /// Waits for data that fills datagrams.
     Waiting,
-    /// Tries `size`, of which `failures` probes were lost; `in_flight` while a probe is under way.
+    /// Tries `size`, of which `failures` probes were lost; `in_flight` while a probe is in progress.
     Searching { size: u16, failures: u8, in_flight: bool },
     /// The largest size is found (or given up) until then.
     Settled { until: Instant },

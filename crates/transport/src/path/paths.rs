@@ -237,7 +237,7 @@ impl Paths {
     }
 
     /// The path that has to make room for another one: neither the one in use nor the last that was validated, rather one
-    /// on which nothing is under way. `None` while there is room, and when there is no such path.
+    /// on which nothing is in progress. `None` while there is room, and when there is no such path.
     pub(crate) fn replaceable(&self) -> Option<PathIndex> {
         if self.has_room() {
             return None;

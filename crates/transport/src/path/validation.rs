@@ -29,7 +29,7 @@ pub(crate) enum Failure {
     Unimportant,
     /// The path was in use; this one, the last that was validated, is from here on.
     FellBack(PathIndex),
-    /// A move of this end to the path is over.
+    /// A move of this end to the path has ended.
     MoveAbandoned,
 }
 
@@ -69,7 +69,7 @@ impl Paths {
         Some(Validated { path: index, address_is_news, path_is_news, destined, is_partial })
     }
 
-    /// Looks at the validation of a path: repeats its challenge with fresh `data` when that is due. `true` when its time is over.
+    /// Looks at the validation of a path: repeats its challenge with fresh `data` when that is due. `true` when its time has ended.
     pub(crate) fn on_validation_timeout(
         &mut self,
         now: Instant,

@@ -38,7 +38,7 @@ use crate::{
 /// Writes what one end of a connection does as qlog.
 ///
 /// Records are collected and written 32 KiB at a time, when the connection closes, on [`flush`](Self::flush), and when the
-/// writer is dropped. The first error ends the writing; the connection goes on, and [`error`](Self::error) says what
+/// writer is dropped. The first error ends the writing; the connection continues, and [`error`](Self::error) says what
 /// happened.
 pub struct QlogWriter<W: Write + Send> {
     records: Records<W>,

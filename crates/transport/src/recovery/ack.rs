@@ -34,7 +34,7 @@ pub struct AckOutcome {
     pub spurious_packets: u64,
     /// Persistent congestion was established (RFC 9002 §7.6).
     pub persistent_congestion: bool,
-    /// A probe of the datagram size that was acknowledged: its path and its size. A path has one under way at a time.
+    /// A probe of the datagram size that was acknowledged: its path and its size. A path has one in progress at a time.
     pub mtu_probe_acked: Option<(PathIndex, u16)>,
     /// A probe of the datagram size that was lost.
     pub mtu_probe_lost: Option<(PathIndex, u16)>,

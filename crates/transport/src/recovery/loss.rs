@@ -238,7 +238,7 @@ pub fn abandon_path(ledger: &mut Ledger, path: PathIndex, out: &mut impl FnMut(V
 }
 
 /// Forgets all packets of a space, whose keys are gone, or which a Retry or the rejection of 0-RTT voids. Packet numbers
-/// go on where they were.
+/// continue where they were.
 pub fn discard_space<P: Paths + ?Sized>(
     ledger: &mut Ledger,
     paths: &mut P,

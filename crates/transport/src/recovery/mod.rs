@@ -203,7 +203,7 @@ impl Recovery {
         }
     }
 
-    /// The recovery of a path that differs from this one only in the peer's port: estimates and window go on, nothing is in
+    /// The recovery of a path that differs from this one only in the peer's port: estimates and window continue, nothing is in
     /// flight (RFC 9000 §9.4).
     pub fn continued(&self, now: Instant) -> Self {
         let mut next = Self {
@@ -416,7 +416,7 @@ impl Recovery {
 
     /// Goes on under another congestion controller. It begins with what this path has shown: the window in use or, after a
     /// controller with a model of the path, the flight that fills it; BBRv3 with bandwidth and propagation delay, too. While the
-    /// path is still being searched, the new one goes on searching from the window in use. What is in flight stays in flight.
+    /// path is still being searched, the new one continues searching from the window in use. What is in flight stays in flight.
     pub fn change_controller(&mut self, now: Instant, config: &Config, seed: Seed) {
         let model = self.controller.model().filter(|model| model.bdp > 0);
         let filled = model.map_or(self.window, |model| model.bdp.min(self.window));

@@ -92,7 +92,7 @@ impl std::fmt::Debug for RingKey {
 /// Error of sealed content that could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// The ring has no such key, or its time is over.
+    /// The ring has no such key, or its time has ended.
     #[error("the ring has no key {0}, or its time is over")]
     UnknownKey(u32),
     /// Not sealed with this key for this purpose.
@@ -232,7 +232,7 @@ impl KeyRing {
     /// Opens what a ring with the same key has sealed.
     ///
     /// # Errors
-    /// When the key is not in the ring or its time is over, or when this key has not sealed it for this purpose.
+    /// When the key is not in the ring or its time has ended, or when this key has not sealed it for this purpose.
     pub fn open(&self, purpose: Purpose, now: u64, bound: &[u8], sealed: &[u8]) -> Result<Vec<u8>, OpenError> {
         let (id, rest) = sealed.split_first_chunk::<ID_LEN>().ok_or(OpenError::Forged)?;
         let id = u32::from_be_bytes(*id);
@@ -289,7 +289,7 @@ fn reset_token(derived: &Derived, id: &ConnectionId) -> ResetToken {
     ResetToken(tag.as_ref()[..16].try_into().expect("HMAC-SHA256 has 32 bytes"))
 }
 
-/// The key that seals: of those that hold, the one that began last. A ring all of whose keys are over, or are still to
+/// The key that seals: of those that hold, the one that began last. A ring all of whose keys have ended, or are still to
 /// come, seals with its last one: to serve with an old key is better than not to serve.
 fn newest(ring: &[Derived], now: u64) -> &Derived {
     let holds = |d: &&Derived| d.key.from.is_none_or(|from| from <= now) && !d.key.is_over(now);

@@ -379,7 +379,7 @@ impl Ledger {
         self.late.recover(pn).into_iter().flatten().copied().for_each(out);
     }
 
-    /// Empties the ledger, showing every outstanding packet and its frames. Packet numbers go on.
+    /// Empties the ledger, showing every outstanding packet and its frames. Packet numbers continue.
     pub(crate) fn clear(&mut self, mut on: impl FnMut(&Entry, vec_deque::Iter<'_, SentFrame>)) {
         for pn in self.outstanding.iter().flatten() {
             let entry = &self.entries[self.index(pn)];

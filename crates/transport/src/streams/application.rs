@@ -74,7 +74,7 @@ pub enum WriteError {
     /// The application finished or reset the stream before.
     #[error("the stream was finished or reset before")]
     Closed,
-    /// No such stream, no sending part, or both its parts are over.
+    /// No such stream, no sending part, or both its parts have ended.
     #[error("no such stream to write to")]
     Unknown,
 }
@@ -97,7 +97,7 @@ pub enum ResetAtError {
     /// The application reset the stream before, without a reliable size, or the peer has acknowledged its end.
     #[error("the stream was reset or acknowledged to its end before")]
     Closed,
-    /// No such stream; or it has no sending part, or both its parts are over.
+    /// No such stream; or it has no sending part, or both its parts have ended.
     #[error("no such stream to reset")]
     Unknown,
 }
@@ -115,7 +115,7 @@ pub enum ReadError {
     /// The application stopped the stream, or has been told its end.
     #[error("the stream was read to its end or stopped before")]
     Closed,
-    /// No such stream, no receiving part, or both its parts are over.
+    /// No such stream, no receiving part, or both its parts have ended.
     #[error("no such stream to read from")]
     Unknown,
 }
@@ -215,7 +215,7 @@ impl Streams {
     /// of it has arrived.
     ///
     /// # Errors
-    /// Errors when the peer does not accept it, the size is above what was written or named before, or the stream is over.
+    /// Errors when the peer does not accept it, the size is above what was written or named before, or the stream has ended.
     pub fn reset_at(&mut self, id: StreamId, code: u64, reliable_size: u64) -> Result<(), ResetAtError> {
         // draft-ietf-quic-reliable-stream-reset §3: only who has sent the parameter supports the frame.
         if !self.peer.reset_stream_at {
@@ -296,7 +296,7 @@ impl Streams {
     /// Ranks a stream's data against that of other streams; data that has not been sent obeys it at once.
     ///
     /// # Errors
-    /// [`WriteError::Unknown`] when the stream has no sending part or is over.
+    /// [`WriteError::Unknown`] when the stream has no sending part or has ended.
     pub fn set_priority(&mut self, id: StreamId, priority: Priority) -> Result<(), WriteError> {
         let slot = self.sending(id)?;
         self.schedule.remove(&mut self.slab, slot);
@@ -309,7 +309,7 @@ impl Streams {
     /// Returns whether a stream's data is worth repair symbols, where the connection makes some; data that has not been sent obeys at once.
     ///
     /// # Errors
-    /// [`WriteError::Unknown`] when the stream has no sending part or is over.
+    /// [`WriteError::Unknown`] when the stream has no sending part or has ended.
     pub fn set_protection(&mut self, id: StreamId, protection: Protection) -> Result<(), WriteError> {
         let slot = self.sending(id)?;
         self.slab[slot].unprotected = protection == Protection::Never;

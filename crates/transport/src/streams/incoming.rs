@@ -14,7 +14,7 @@ enum Part {
 }
 
 impl Streams {
-    /// The stream a frame names, opened by it if need be. `None` when the stream is over.
+    /// The stream a frame names, opened by it if need be. `None` when the stream has ended.
     #[inline]
     fn named(&mut self, id: StreamId, part: Part, frame: u64) -> Result<Option<Slot>, TransportError> {
         let ours = id.initiator() == self.side;

@@ -316,7 +316,7 @@ impl Streams {
         self.slab.insert(stream)
     }
 
-    /// Frees a stream whose parts are over, and lets the peer open another for it.
+    /// Frees a stream whose parts have ended, and lets the peer open another for it.
     fn release_if_over(&mut self, slot: Slot) {
         let stream = &self.slab[slot];
         let (id, dir) = (stream.id, stream.id.dir() as usize);
@@ -476,7 +476,7 @@ impl Streams {
         self.slab.table() as u64 - self.remote_memory()
     }
 
-    /// Forgets everything but events and figures; the connection is over.
+    /// Forgets everything but events and figures; the connection has ended.
     pub(crate) fn forget(&mut self) {
         self.figures.unwanted_bytes += self.holdings.bytes + self.holdings.thrown_away;
         let (figures, events) = (self.figures, std::mem::take(&mut self.events));

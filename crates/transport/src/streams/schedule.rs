@@ -98,7 +98,7 @@ impl Schedule {
         Some((slot, Kind::New))
     }
 
-    /// Notes that the picked stream sent `bytes` of new data, and passes the turn on when it is over.
+    /// Notes that the picked stream sent `bytes` of new data, and passes the turn on when it has ended.
     #[inline]
     pub(super) fn sent(&mut self, slab: &mut Slab, slot: Slot, bytes: u32) {
         let level = &mut self.levels[usize::from(slab[slot].priority.urgency)];

@@ -176,7 +176,7 @@ impl SendPart {
         self.unsent() > 0 && self.credit.available() > 0
     }
 
-    /// Returns whether new data can go on being sent, with nothing else to send before it.
+    /// Returns whether new data can continue being sent, with nothing else to send before it.
     #[inline]
     pub(super) fn goes_on(&self) -> bool {
         self.has_new() && self.lost.is_empty()
@@ -204,7 +204,7 @@ impl SendPart {
         self.settled = true;
     }
 
-    /// Ends the stream without its data; false when it is over or reset already. The data is gone, sent or not.
+    /// Ends the stream without its data; false when it has ended or reset already. The data is gone, sent or not.
     pub(super) fn reset(&mut self, code: u64) -> bool {
         let code = match self.phase {
             Phase::Open => code,
@@ -377,7 +377,7 @@ impl SendPart {
         finished
     }
 
-    /// The RESET_STREAM_AT frame with this reliable size has arrived. True when the part is over by that.
+    /// The RESET_STREAM_AT frame with this reliable size has arrived. True when the part has ended by that.
     pub(super) fn on_reset_at_acked(&mut self, size: u64) -> bool {
         if !self.awaits_reset_at(size) {
             return false;

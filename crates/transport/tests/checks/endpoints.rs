@@ -437,7 +437,7 @@ impl World {
                 }
                 while let Some(handle) = self.ends[side].endpoint.poll_accept() {
                     quiet = false;
-                    // A copy of the first packet may begin another connection when the first is over.
+                    // A copy of the first packet may begin another connection when the first has ended.
                     self.ends[side].handle.get_or_insert(handle);
                 }
                 while let Some((handle, event)) = self.ends[side].endpoint.poll_event() {

@@ -8,7 +8,7 @@ use units::{Duration, Instant};
 /// Datagrams that are remembered to be sent again later.
 const REMEMBERED: usize = 32;
 
-/// A datagram under way.
+/// A datagram in progress.
 #[derive(Clone, Debug)]
 pub(crate) struct Packet {
     pub(crate) to_server: bool,
@@ -18,7 +18,7 @@ pub(crate) struct Packet {
     pub(crate) payload: Vec<u8>,
 }
 
-/// Owns what is under way.
+/// Owns what is in progress.
 pub(crate) struct Network {
     delay: Duration,
     /// Larger payloads are lost, in bytes.
@@ -77,7 +77,7 @@ impl Network {
         self.under_way.keys().nth(n % self.under_way.len().max(1)).copied()
     }
 
-    /// Changes one of the datagrams under way.
+    /// Changes one of the datagrams in progress.
     pub(crate) fn change(&mut self, n: usize, change: impl FnOnce(&mut Packet)) {
         if let Some(key) = self.pick(n) {
             change(self.under_way.get_mut(&key).expect("just found"));
@@ -114,7 +114,7 @@ impl Network {
         }
     }
 
-    /// The beginning of a datagram under way or delivered lately, for forgeries.
+    /// The beginning of a datagram in progress or delivered lately, for forgeries.
     pub(crate) fn beginning(&self, n: usize, len: usize) -> Vec<u8> {
         let packet = self.remembered.get(n % self.remembered.len().max(1));
         packet.map_or_else(Vec::new, |p| p.payload[..len.min(p.payload.len())].to_vec())

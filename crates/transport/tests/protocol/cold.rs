@@ -148,7 +148,7 @@ fn a_lost_first_packet_costs_no_second() {
     assert_eq!(pair.stats(0).probe_timeouts + pair.stats(1).probe_timeouts, 0);
 }
 
-/// A handshake that is over before its copy is due leaves no deadline behind.
+/// A handshake that has ended before its copy is due leaves no deadline behind.
 #[test]
 fn a_handshake_quicker_than_its_copy_leaves_no_timer() {
     let mut pair = Pair { delay: MS, ..Pair::new(AUTO, 100, 100) };
@@ -217,7 +217,7 @@ fn what_is_cut_arrives_whole() {
     assert!(recovered > 20, "{recovered}");
 }
 
-/// A transfer that goes on is not covered: its symbols end after a short message's worth, and so does repair.
+/// A transfer that continues is not covered: its symbols end after a short message's worth, and so does repair.
 #[test]
 fn a_long_transfer_without_loss_has_no_repair() {
     let mut pair = Pair::new(AUTO, 200, 2_000_000);

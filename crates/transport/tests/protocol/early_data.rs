@@ -199,7 +199,7 @@ fn the_answer_begins_to_arrive_after_one_round_trip() {
         [(100, 0), (100, 0)],
         "from the first packet to the end of the handshake is a round trip"
     );
-    // Its tickets may still be under way when the run ends.
+    // Its tickets may still be in progress when the run ends.
     world.connect(1, &tls);
     let before = tls.ticket_stats().early_accepted;
     let second = run(100);
@@ -602,7 +602,7 @@ fn a_server_opens_late_early_packets_for_a_while() {
     assert!(before > 0);
     give(&mut server, at(1), client_address(0), &held[0].payload);
     assert_eq!(early(&server), before + 1, "it was under way when the handshake ended");
-    // Three probe timeouts are over, whatever the first sample of the RTT made of them.
+    // Three probe timeouts have ended, whatever the first sample of the RTT made of them.
     server.handle_timeout(at(4_000));
     sent(&mut server, at(4_000));
     give(&mut server, at(4_000), client_address(0), &held[1].payload);

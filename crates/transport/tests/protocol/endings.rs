@@ -23,7 +23,7 @@ fn at(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
 
-/// Client – 20 ms – server; both run until their connection is over.
+/// Client – 20 ms – server; both run until their connection has ended.
 fn simulation(client_profile: &Profile, server_profile: &Profile, answer: usize) -> Sim {
     simulation_with(&client_config(client_profile), server_config(server_profile), answer)
 }
@@ -44,7 +44,7 @@ fn short_lived(millis: u64) -> Profile {
     Profile { idle_timeout: Duration::from_millis(millis), ..Profile::default() }
 }
 
-/// Runs on for so many milliseconds, also when both know that the connection is over.
+/// Runs on for so many milliseconds, also when both know that the connection has ended.
 fn run_on(sim: &mut Sim, millis: u64) {
     let end = sim.now() + Duration::from_millis(millis);
     for node in 0..2 {
@@ -128,7 +128,7 @@ fn both_may_close_at_once() {
     }
 }
 
-/// CONNECTION_CLOSE is repeated to a peer that goes on sending.
+/// CONNECTION_CLOSE is repeated to a peer that continues sending.
 // RFC 9000 §11.1 SHOULD-1
 #[test]
 fn a_lost_close_is_repeated_to_a_peer_that_still_sends() {

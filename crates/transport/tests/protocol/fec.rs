@@ -209,7 +209,7 @@ fn codes_leave_what_theory_says() {
 /// One packet of each block of ten and its repair is lost, never two: XOR repairs all.
 #[test]
 fn xor_repairs_one_loss_in_each_block() {
-    // The handshake is over by then: groups begin with the first block.
+    // The handshake has ended by then: groups begin with the first block.
     let loss = Loss::Group { size: 11, drop: 1, min_bytes: 1_300, after: 300 * MS };
     let (client, server, arrived) = datagrams(("xor:10", "xor:10"), loss, 2_000, 4);
     assert!(server.fec_symbols_recovered > 150, "{server:?} {client:?}");

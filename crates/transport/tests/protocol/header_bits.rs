@@ -168,7 +168,7 @@ fn keys_are_updated_after_so_many_packets_or_bytes() {
     assert!((1..=12).contains(&by_bytes), "{by_bytes}");
 }
 
-// RFC 9001 §6.6 MUST: updated before the limit of the cipher; both ends go on.
+// RFC 9001 §6.6 MUST: updated before the limit of the cipher; both ends continue.
 // RFC 9001 §6.6 MUST-3
 #[test]
 fn keys_are_updated_before_their_limit() {

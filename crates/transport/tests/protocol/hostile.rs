@@ -572,7 +572,7 @@ fn resident() -> usize {
     statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * 4096
 }
 
-/// Floods that need no answer: the connection may end, with the code of the limit, or go on; it may not grow.
+/// Floods that need no answer: the connection may end, with the code of the limit, or continue; it may not grow.
 // RFC 9000 §21.9 SHOULD-1
 #[test]
 fn floods_are_bounded() {

@@ -11,7 +11,7 @@ use transport::{CloseReason, Code, Event, Profile, fec::DatagramFlow, tls::Level
 use units::Duration;
 use wire::{Dir, Frame, ResetToken, TransportParameters, varint};
 
-/// A server that goes on with tickets: the work for them is bounded by the bytes that are taken, 256 KiB and 1 KiB a second.
+/// A server that continues with tickets: the work for them is bounded by the bytes that are taken, 256 KiB and 1 KiB a second.
 #[test]
 fn handshake_bytes_without_end_after_the_handshake_end_the_connection() {
     let ticket = [&[4, 0, 3, 0xe4][..], &[0; 996]].concat();

@@ -471,7 +471,7 @@ fn who_moves_on_the_way_to_the_preferred_address_arrives_there() {
     }
 }
 
-// RFC 9000 §9.4 MUST: the window starts anew on another address; with another port it goes on.
+// RFC 9000 §9.4 MUST: the window starts anew on another address; with another port it continues.
 // RFC 9000 §9.4 MUST-1, MUST NOT-1
 #[test]
 fn the_window_starts_anew_at_another_address() {

@@ -169,7 +169,7 @@ fn a_start_that_does_not_arrive_costs_a_timeout_and_not_the_connection() {
 fn a_start_that_was_doubted_for_nothing_comes_back() {
     let profile = Profile { initial_mtu: 1350, max_mtu: 1350, ..Profile::default() };
     for seed in 0..5 {
-        // The smaller one is over before the probe is answered.
+        // The smaller one has ended before the probe is answered.
         for (answer, mtu) in [(2_000, 1200), (40_000, 1350)] {
             let mut sim = download(seed, None, 0.0, &profile, answer);
             black_hole(&mut sim, at(0), 0);

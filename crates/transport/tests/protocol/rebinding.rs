@@ -20,7 +20,7 @@ use units::{Bitrate, DataSize, Duration, Instant, Probability, RandomStream, See
 
 type Sim = Simulation<Host<Exchange>>;
 
-/// Transfer under way when the mapping changes.
+/// Transfer in progress when the mapping changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transfer {
     Download,

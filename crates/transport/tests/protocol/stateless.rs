@@ -96,7 +96,7 @@ fn a_loop_of_resets_ends_and_does_not_grow() {
     assert!(packets <= 22 * MAX_KEYS, "{packets} resets for one packet");
 }
 
-/// A client goes on sending: whichever key its connection began with, it hears of it after a few packets.
+/// A client continues sending: whichever key its connection began with, it hears of it after a few packets.
 #[test]
 fn every_key_has_its_turn_the_newest_first() {
     for len in [22, 40, 43, 60, 100, 200] {

@@ -17,7 +17,7 @@ use super::App;
 pub enum Goal {
     /// The client has the whole answer.
     Answered,
-    /// The connection is over.
+    /// The connection has ended.
     Closed,
     /// The test says when it is enough.
     Never,

@@ -226,7 +226,7 @@ fn capacity_is_the_most_that_fits() {
     for (id, offset) in [(StreamId(0), 0), (ID, 70), (StreamId::new(Side::Server, Dir::Uni, 1 << 40), 1 << 33)] {
         let mut most = None;
         for space in 0..17_000 {
-            // The answer grows with the space, so that the search can go on from the last one.
+            // The answer grows with the space, so that the search can continue from the last one.
             while StreamFrame::header_len(id, offset, Some(most.map_or(0, |m| m + 1))) + most.map_or(0, |m| m + 1)
                 <= space
             {

@@ -24,7 +24,7 @@ fn due(plan: &Plan, number: u64) -> Duration {
     Duration::from_secs_f64(number as f64 * plan.size as f64 * 8.0 / plan.rate.max(1) as f64)
 }
 
-/// Sends by the plan until its time is over or `stop` is ready, and waits until the queue is empty.
+/// Sends by the plan until its time has ended or `stop` is ready, and waits until the queue is empty.
 ///
 /// # Errors
 /// When the connection ends, or the peer takes no datagrams.

@@ -67,7 +67,7 @@ struct Run<'a> {
     stop: Stop,
 }
 
-/// One direction of one connection that is over.
+/// One direction of one connection that has ended.
 struct Ended {
     /// Place among the connections.
     place: usize,

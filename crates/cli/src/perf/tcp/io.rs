@@ -343,7 +343,7 @@ mod tests {
             let limit = Limit::At(Instant::now() + Duration::from_millis(50));
             let (delivered, received, sent) = pair(&End { limit, stop: Stop::default() }, up).await;
             assert!(delivered > 0, "nothing in 50 ms");
-            // What was under way when the time was up does not count.
+            // What was in progress when the time was up does not count.
             assert!(if up { delivered == received } else { delivered <= sent }, "{delivered} {received} {sent}");
         }
     }

@@ -56,7 +56,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode, Failure> {
             let (sums, tls, json) = (sums.clone(), tls.clone(), args.json);
             tokio::spawn(async move {
                 if let Some(line) = serve(stream, tls, &sums, peer.to_string()).await {
-                    // Nobody reads the output any more: the measurements of clients go on all the same.
+                    // Nobody reads the output any more: the measurements of clients continue all the same.
                     let _ = if json { write_json_line(&line.json()) } else { write_out(&line.text()) };
                 }
             });
@@ -82,7 +82,7 @@ fn listen(args: &Args) -> std::io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Serves a connection until it is over; `None` when there was no handshake.
+/// Serves a connection until it has ended; `None` when there was no handshake.
 async fn serve(stream: TcpStream, tls: Arc<ServerConfig>, sums: &Sums, peer: String) -> Option<Line> {
     let started = Instant::now();
     SockRef::from(&stream).set_tcp_nodelay(true).ok()?;

@@ -170,7 +170,7 @@ async fn explain(error: &ConnectError, target: &Target, within: Duration) -> Fai
     }
 }
 
-/// Measurements under way.
+/// Measurements in progress.
 struct Probe {
     path: Arc<Path>,
     results: Results,

@@ -40,7 +40,7 @@ pub(super) async fn accept(server: &Arc<Server>, endpoint: &Endpoint) {
     }
 }
 
-/// Serves a connection until it is over.
+/// Serves a connection until it has ended.
 async fn serve(server: &Arc<Server>, connection: &Connection) -> Result<(), ExchangeError> {
     let Some(client) = connection.remote_address().map(|address| address.ip().to_canonical()) else { return Ok(()) };
     let first = async {
@@ -104,7 +104,7 @@ impl Drop for Member {
         drop(sessions);
         let (client, left) = (self.session.client.to_string(), self.session.left());
         let seconds = self.since.elapsed().as_secs_f64();
-        // Nobody reads the output any more: the measurements go on all the same.
+        // Nobody reads the output any more: the measurements continue all the same.
         let _ = if self.server.is_json {
             write_json_line(&json!({"event": "session", "client": client, "duration_s": seconds, "bytes_left": left}))
         } else {

@@ -83,7 +83,7 @@ impl Tunnel {
         Self { say: Some(say), heard: response.into_body(), datagrams }
     }
 
-    /// Sends a payload again and again until something comes back: datagrams may be lost. What comes back is an HTTP datagram.
+    /// Sends a payload repeatedly until something comes back: datagrams may be lost. What comes back is an HTTP datagram.
     async fn exchange(&mut self, payload: &[u8]) -> Vec<u8> {
         let datagram = [&[0], payload].concat();
         let begun = std::time::Instant::now();
@@ -124,7 +124,7 @@ async fn datagrams_over_http3() {
         let payload = pattern(size);
         assert_eq!(tunnel.exchange(&payload).await, [&[0], &payload[..]].concat(), "{size}");
     }
-    // Other contexts are dropped and counted, and the tunnel goes on.
+    // Other contexts are dropped and counted, and the tunnel continues.
     tunnel.datagrams.send(b"\x02other context").unwrap();
     tunnel.datagrams.send(b"").unwrap();
     let unknown = "tiderace_edge_tunnel_datagrams_dropped_total{direction=\"up\",reason=\"unknown-context\"}";

@@ -1,4 +1,4 @@
-//! Reloads and stops: sessions go on, are asked to end where their route has changed, and are closed when their time is over.
+//! Reloads and stops: sessions continue, are asked to end where their route has changed, and are closed when their time has ended.
 
 use super::*;
 use webtransport::SessionEnd;

@@ -76,7 +76,7 @@ async fn what_breaks_off_here_breaks_off_there_with_its_code() {
     }
 }
 
-/// Streams under way, whose back ends have neither been read to the end nor written to it, and stand still in both directions.
+/// Streams in progress, whose back ends have neither been read to the end nor written to it, and stand still in both directions.
 async fn stand_still(session: &Session, back_end: &TcpListener) -> Vec<TcpStream> {
     let (mut all, mut halves) = (Vec::new(), Vec::new());
     for _ in 0..5 {

@@ -37,7 +37,7 @@ async fn a_client_that_does_not_read_holds_the_back_ends_up() {
     }
     let held = memory(&site);
     assert!(held < 4.0 * 1024.0 * 1024.0, "{held} bytes are held for a client that reads nothing");
-    // All go on when it reads.
+    // All continue when it reads.
     let mut readers = JoinSet::new();
     for (send, mut recv) in kept {
         readers.spawn(async move {
@@ -139,7 +139,7 @@ async fn a_flood_of_datagrams_is_dropped_and_counted() {
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    // Streams go on meanwhile, and what is held is what the queues may have.
+    // Streams continue meanwhile, and what is held is what the queues may have.
     exchange(other.clone(), pattern(100_000)).await;
     let held = memory(&site);
     assert!(held < 2.0 * 1024.0 * 1024.0, "{held} bytes are held");

@@ -37,7 +37,7 @@ impl Competitive {
         if self.probe.is_some() { "competitive_probe_rtt" } else { "competitive" }
     }
 
-    /// Takes a round trip in. Returns the window to go on with when the queue is empty.
+    /// Takes a round trip in. Returns the window to continue with when the queue is empty.
     pub(super) fn on_round(&mut self, now: Instant, round: &Round, delay: &mut DelayMode) -> Option<f64> {
         let target = delay.usual_target();
         if let Some(probe) = &mut self.probe {

@@ -30,7 +30,7 @@ const SETTLING: u32 = 2;
 const RAMP_AFTER: u32 = 8;
 /// Growth added in each of them, and the largest growth in one round trip.
 const RAMP: (f64, f64) = (0.02, 0.25);
-/// Share of the window that fits with which the flow goes on after an overflow.
+/// Share of the window that fits with which the flow continues after an overflow.
 const AFTER_OVERFLOW: f64 = 0.95;
 /// Window over the one that overflowed from which on growth is free again.
 const FAR: f64 = 1.5;
@@ -155,7 +155,7 @@ impl DelayMode {
         self.ceiling = f64::INFINITY;
     }
 
-    /// A probe in competitive mode, which began at `since`, is over.
+    /// A probe in competitive mode, which began at `since`, has ended.
     pub(super) fn on_competition_probed(&mut self, now: Instant, since: Instant, is_empty: bool) {
         let was_right = is_empty && now >= since + LONG_COMPETITION;
         self.patience = if was_right { PATIENCES.0 } else { (self.patience * 2).min(PATIENCES.1) };

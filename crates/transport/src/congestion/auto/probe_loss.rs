@@ -59,7 +59,7 @@ impl ProbeLoss {
         self.window
     }
 
-    /// Takes a round trip in. Returns the cause when the experiment is over.
+    /// Takes a round trip in. Returns the cause when the experiment has ended.
     pub(super) fn on_round(&mut self, random_loss: &mut RandomLoss) -> Option<Cause> {
         self.rounds += 1;
         if self.rounds == 1 {

@@ -9,7 +9,7 @@ use super::rounds::Round;
 
 /// Share of the window during the probe.
 const SHARE: f64 = 0.5;
-/// Share of the product of rate and propagation delay with which the flow goes on from an empty queue.
+/// Share of the product of rate and propagation delay with which the flow continues from an empty queue.
 const AFTER: f64 = 0.95;
 /// Duration of the probe in round trips; the first one still shows what was sent before.
 const ROUNDS: f64 = 4.0;
@@ -42,7 +42,7 @@ impl ProbeRtt {
         self.window
     }
 
-    /// Takes a round trip in, with the delay aimed at. Returns the outcome when the probe is over: the window that fills
+    /// Takes a round trip in, with the delay aimed at. Returns the outcome when the probe has ended: the window that fills
     /// the path if the queue was seen empty.
     pub(super) fn on_round(&mut self, now: Instant, round: &Round, target: f64, mtu: f64) -> Option<Option<f64>> {
         let wait = if self.window < FEW * mtu { round.least_wait } else { round.wait };

@@ -9,7 +9,7 @@ const PROPAGATION_SPAN: Duration = Duration::from_secs(15);
 /// RTT samples of which the smallest counts: a lost or late acknowledgement makes a sample longer, never shorter.
 const GROUP: u32 = 4;
 
-/// A packet-timed round trip that is over.
+/// A packet-timed round trip that has ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Round {
     /// Packets that were acknowledged.

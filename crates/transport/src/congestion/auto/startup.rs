@@ -39,7 +39,7 @@ impl Startup {
         }
     }
 
-    /// Takes a round trip in, with the queueing delay aimed at. Returns the window that fills the path when startup is over.
+    /// Takes a round trip in, with the queueing delay aimed at. Returns the window that fills the path when startup has ended.
     #[expect(clippy::cast_precision_loss, reason = "packets of one round trip")]
     pub(super) fn on_round(&mut self, round: &Round, target: f64) -> Option<f64> {
         let share = round.lost as f64 / (round.acked + round.lost).max(1) as f64;

@@ -187,7 +187,7 @@ fn a_queue_that_stays_is_competed_for_until_it_is_gone() {
     path.others = Duration::from_millis(30);
     path.rounds(100);
     assert!(path.states.windows(2).any(|pair| pair == ["probe_rtt", "competitive"]), "{:?}", path.states);
-    // In delay mode the window would have shrunk to (50 + 3) / (50 + 30) of the product, again and again.
+    // In delay mode the window would have shrunk to (50 + 3) / (50 + 30) of the product, repeatedly.
     let mean = path.mean_window(100);
     assert!(path.auto.state().starts_with("competitive") && mean > 0.9, "{mean} in {:?}", path.states);
     // The others have gone.

@@ -47,7 +47,7 @@ impl FullPipe {
         self.reached = true;
     }
 
-    /// Takes the finding back: Startup goes on.
+    /// Takes the finding back: Startup continues.
     pub(super) fn unreach(&mut self) {
         self.reached = false;
     }

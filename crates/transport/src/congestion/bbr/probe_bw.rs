@@ -61,7 +61,7 @@ impl Cycle {
         }
     }
 
-    /// ProbeRTT interrupts: no probe is under way any more.
+    /// ProbeRTT interrupts: no probe is in progress any more.
     pub(super) fn stop_probing(&mut self) {
         self.ack_phase = AckPhase::ProbeStopping;
     }

@@ -185,7 +185,7 @@ fn limits_that_shrink_are_ignored() {
     assert_eq!(s.poll_event(), None);
 }
 
-/// After a stream is over, late and repeated frames for it change nothing.
+/// After a stream has ended, late and repeated frames for it change nothing.
 #[test]
 fn late_frames_for_closed_streams() {
     let mut s = victim();

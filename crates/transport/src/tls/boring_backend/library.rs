@@ -45,7 +45,7 @@ pub(super) enum Outcome {
     WantsBytes,
     /// A signature is awaited.
     WantsSignature,
-    /// The server refuses early data: the client goes on without it.
+    /// The server refuses early data: the client continues without it.
     EarlyDataRefused,
     /// Failed; the library's reasons.
     Failed(ErrorStack),
@@ -160,7 +160,7 @@ pub(super) fn handshake(ssl: &mut Ssl, now: u64) -> Outcome {
     }
 }
 
-/// A client goes on after its early data was refused.
+/// A client continues after its early data was refused.
 pub(super) fn forget_early_data(ssl: &mut Ssl) {
     // SAFETY: see the top; the library has just said that it waits for this.
     unsafe { ffi::SSL_reset_early_data_reject(ssl.as_ptr()) }

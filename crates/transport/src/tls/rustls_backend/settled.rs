@@ -6,7 +6,7 @@ use super::{Connection, RustlsSession};
 use crate::crypto::{CipherSuite, Secret, export};
 use crate::tls::{EarlyData, Level, Progress, Session, TlsError, TlsEvent, alert};
 
-/// A server's session that is over.
+/// A server's session that has ended.
 pub(super) struct Settled {
     alpn: Option<Box<[u8]>>,
     server_name: Option<Box<str>>,

@@ -15,7 +15,7 @@ pub struct Delay {
     pub level: Level,
     /// Result that the session reports to wait for.
     pub waiting: Waiting,
-    /// The session is resumed this many times without effect before it goes on.
+    /// The session is resumed this many times without effect before it continues.
     pub refusals: u32,
 }
 

@@ -140,7 +140,7 @@ impl Endpoint {
                 self.wires.send(&out[..len], to, from);
                 return Ok(None);
             }
-            // The ID that the Retry gave is the one to go on with.
+            // The ID that the Retry gave is the one to continue with.
             Some(key) => (header.dcid.clone().into_owned(), Some(open(key, from, token)?)),
         };
         let quic = quiche::accept(&id, original.as_ref(), to, from, &mut self.config)?;
