@@ -27,7 +27,7 @@ async fn serve(connection: Connection) -> Result<(), h3::Error> {
     server::serve(connection, config, h3::server::Options::default(), std::future::pending(), handler).await
 }
 
-/// Sends streams and datagrams back until the session has ended.
+/// Sends streams and datagrams back until the session is over.
 async fn echo(session: Session) {
     loop {
         tokio::select! {
