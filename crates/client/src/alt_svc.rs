@@ -19,7 +19,7 @@ pub struct Alternative {
     pub port: u16,
     /// Time for which it may be remembered.
     pub max_age: Duration,
-    /// The origin asks for reports of fall-backs: parameter `fallback-reports`, which other clients ignore (RFC 7838 §3).
+    /// Set if the origin asks for reports of fall-backs: parameter `fallback-reports`, which other clients ignore (RFC 7838 §3).
     pub wants_reports: bool,
 }
 

@@ -85,7 +85,7 @@ impl FetchError {
         }
     }
 
-    /// Returns whether a wait was too long: for a connection, a response, or anything from the peer.
+    /// Returns whether the cause is a timeout: of a connection, a response, or any wait for the peer.
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::TimedOut { .. }) || matches!(self.cause(), Some(Cause::Timeout { .. }))
     }

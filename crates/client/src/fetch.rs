@@ -69,13 +69,13 @@ pub struct Route {
     pub only: Option<Leg>,
     /// Address for QUIC, where it differs from the origin's.
     pub udp: Option<SocketAddr>,
-    /// On a connection of its own, which is not kept for others.
+    /// Use a new connection, and do not keep it for other requests.
     pub fresh: bool,
 }
 
 /// A response, and how it was come by.
 pub struct Fetched {
-    /// The response; its body comes as it is read.
+    /// Response. Its body arrives while it is read.
     pub response: Response<ResponseBody>,
     /// `h3`, `h2` or `http/1.1`.
     pub protocol: &'static str,
@@ -90,15 +90,15 @@ pub struct Fetched {
     pub early_data: EarlyData,
     /// The server answered 425 (Too Early), and the answer is the one after the handshake.
     pub too_early: bool,
-    /// The connection was there before. Nothing was raced, unless it was silent for too long: then TCP took part, and was later.
+    /// Set if the connection was open before. There was no race, unless QUIC was silent for too long: then TCP took part, and was slower.
     pub reused: bool,
     /// The HTTPS record by which the addresses were chosen.
     pub offer: Option<Offer>,
-    /// The verdict, as soon as there is one: evidence may still be collected. There is none where nothing was raced.
+    /// Verdict, when it is known: evidence may still be collected. `None` without a race.
     pub verdict: tokio::task::JoinHandle<Option<Verdict>>,
 }
 
-/// Makes requests, and remembers what came of them. Clones share everything.
+/// Makes requests, and remembers their outcomes. Clones share everything.
 ///
 /// It is a [`tower_service::Service`] of requests with absolute URIs. Connections are kept for the requests that follow: for
 /// each origin one of HTTP/3 or HTTP/2, or up to six of HTTP/1.1.
@@ -178,8 +178,8 @@ impl Client {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Asks for `url` on a connection of its own. With `only`, this way alone is tried. `udp` is where QUIC is spoken, when that is
-    /// not the URL's own address.
+    /// Requests `url` on a new connection. With `only`, this transport alone is tried. `udp` is the address of QUIC, if it is not the URL's
+    /// own address.
     ///
     /// # Errors
     /// When there is no answer.
@@ -187,7 +187,7 @@ impl Client {
         self.get_by(url, &Route { only, udp, fresh: true }).await
     }
 
-    /// Asks for `url`, which has to be an https URL.
+    /// Requests `url`, which has to be an https URL.
     ///
     /// # Errors
     /// When there is no answer.
@@ -410,7 +410,7 @@ impl Client {
         self.inner.closing.say().await;
     }
 
-    /// Measured NAT timeouts of all networks. Nothing without [`Settings::keep_alive`].
+    /// Measured NAT timeouts of all networks. Empty without [`Settings::keep_alive`].
     pub fn measured_mappings(&self) -> Vec<Mapping> {
         self.inner.upkeep.measured()
     }

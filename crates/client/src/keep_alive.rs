@@ -46,7 +46,7 @@ pub enum Outcome {
 /// Knowledge of a network's NAT timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// The longest silence that it has survived, or may survive.
+    /// Longest silence that the mapping has survived, or may survive.
     pub kept: Duration,
     /// The shortest after which it was gone.
     pub forgotten: Option<Duration>,

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-/// Source of this host's address on the way to another; the default asks the system.
+/// Source of this host's address on the route to another host; the default asks the system.
 #[derive(Clone)]
 pub struct LocalAddress(pub Arc<dyn Fn(SocketAddr) -> Option<IpAddr> + Send + Sync>);
 

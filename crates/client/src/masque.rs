@@ -94,7 +94,7 @@ fn reason(proxy_status: Option<&str>) -> String {
 }
 
 impl ProxyError {
-    /// Advice for the user who asked for the tunnel.
+    /// Advice for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Template(_) => {
@@ -352,7 +352,7 @@ impl UdpReceiver {
         let _ = tokio::time::timeout(CLOSING, closed).await;
     }
 
-    /// The next UDP payload, when one has come in a QUIC datagram.
+    /// Next UDP payload, if one has arrived in a QUIC datagram.
     pub fn try_recv(&mut self) -> Option<Bytes> {
         while let Some(datagram) = self.datagrams.try_recv() {
             if let Ok(Some(payload)) = payload(&datagram) {
@@ -378,7 +378,7 @@ pub struct TcpTunnel {
     receiver: TcpReceiver,
 }
 
-/// Half of a tunnel for TCP that goes to the target. Dropped, it ends this direction.
+/// Sending half of a tunnel for TCP. Dropping it ends this direction.
 pub struct TcpSender {
     stream: Sender<Bytes, BodyError>,
 }
@@ -399,7 +399,7 @@ impl TcpSender {
     /// Sends all of `data`, as soon as there is room.
     ///
     /// # Errors
-    /// When the tunnel takes nothing more.
+    /// When the tunnel accepts no more data.
     pub async fn send(&mut self, data: Bytes) -> Result<(), ProxyError> {
         self.stream.send_data(data).await.map_err(|error| broken(&error))
     }

@@ -67,7 +67,7 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// Empty. QUIC gets this head start where nothing is known.
+    /// Returns an empty memory. QUIC gets this head start if nothing is known.
     pub fn new(head_start: Duration) -> Self {
         Self { head_start, known: HashMap::new(), alternatives: HashMap::new() }
     }
@@ -123,7 +123,7 @@ impl Memory {
         self.alternatives.remove(&(network, origin.to_owned()));
     }
 
-    /// Takes a verdict in. `handshake` is how long QUIC took, when it came to its end.
+    /// Stores a verdict. `handshake` is the duration of QUIC's handshake, if it completed.
     pub fn learn(
         &mut self,
         now: Instant,

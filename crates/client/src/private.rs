@@ -46,7 +46,7 @@ use crate::{
     upkeep::{Kept, Upkeep},
 };
 
-/// Connects to servers of one protocol, and remembers what came of it.
+/// Connects to servers of one protocol, and remembers the outcomes.
 pub struct PrivateClient {
     quic: ClientConfig,
     packets: Option<Arc<PacketFile>>,
@@ -308,7 +308,7 @@ impl Channel {
     /// Queues a datagram. Over QUIC it may be lost; over QMux only while it waits here.
     ///
     /// # Errors
-    /// When the peer takes none of this size, or the connection has ended.
+    /// When the peer does not accept this size, or the connection has ended.
     pub fn send_datagram(&self, data: Bytes) -> Result<(), Ended> {
         match self {
             Self::Quic(_, connection, _) => {
@@ -348,7 +348,7 @@ impl Sender {
     /// Writes all of `data`.
     ///
     /// # Errors
-    /// When the peer wants no more, or the stream or the connection has ended.
+    /// When the peer has sent STOP_SENDING, or the stream or the connection has ended.
     pub async fn write_chunk(&mut self, data: Bytes) -> Result<(), Ended> {
         match self {
             Self::Quic(send) => Ok(send.write_chunk(data).await?),
@@ -356,7 +356,7 @@ impl Sender {
         }
     }
 
-    /// Ends the stream after what was written.
+    /// Ends the stream after the written data.
     ///
     /// # Errors
     /// When it has ended.
@@ -383,7 +383,7 @@ impl Receiver {
     /// Up to `most` bytes; `None` at the end.
     ///
     /// # Errors
-    /// When the peer has given the stream up, or the stream or the connection has ended.
+    /// When the peer has reset the stream, or the stream or the connection has ended.
     pub async fn read_chunk(&mut self, most: usize) -> Result<Option<Bytes>, Ended> {
         match self {
             Self::Quic(recv) => Ok(recv.read_chunk(most).await?),

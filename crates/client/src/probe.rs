@@ -90,7 +90,7 @@ impl Prober {
     /// The address from which it asks.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// When the system does not return it.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }

@@ -64,11 +64,11 @@ pub enum Secure {
 pub struct Served {
     /// Method of the request.
     pub method: Method,
-    /// For what; of a tunnel the host and port.
+    /// URI of the request; host and port of a tunnel.
     pub uri: Uri,
     /// The answer's status.
     pub status: StatusCode,
-    /// `h3`, `h2` or `http/1.1`; `tcp` for a tunnel, and nothing where there was no way.
+    /// `h3`, `h2` or `http/1.1`; `tcp` for a tunnel; `None` without a connection.
     pub protocol: Option<&'static str>,
 }
 
@@ -82,7 +82,7 @@ pub struct Proxy {
 type Answer = Response<ResponseBody>;
 
 impl Proxy {
-    /// Makes a proxy that sends requests through `client`, and calls `tell` for each of them.
+    /// Creates a proxy that sends requests through `client`, and calls `tell` for each of them.
     pub fn new(client: Client, secure: Secure, tell: impl Fn(Served) + Send + Sync + 'static) -> Self {
         Self { client, secure, tell: Box::new(tell) }
     }
@@ -261,7 +261,7 @@ fn plain(status: StatusCode, text: &str) -> Answer {
     answer
 }
 
-/// Address of the listener, when any port was asked for.
+/// Listens on `address`. Returns the listener and its address, which has the port if any free one was requested.
 ///
 /// # Errors
 /// When the address cannot be had.

@@ -42,7 +42,7 @@ pub struct Plan {
     pub questions: u32,
     /// Time between them.
     pub question_interval: Duration,
-    /// Time after which the verdict is given on what is known.
+    /// Time after which the verdict is made from the evidence so far.
     pub judge_after: Duration,
 }
 
@@ -377,7 +377,7 @@ impl Race {
         self.verdict
     }
 
-    /// Questions sent so far.
+    /// Number of probes sent.
     pub fn questions(&self) -> u32 {
         self.asked
     }

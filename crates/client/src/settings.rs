@@ -21,7 +21,7 @@ use crate::{
 pub struct Settings {
     /// Roots that the client trusts.
     pub trust: Trust,
-    /// The name server that is asked for everything, in place of the system's.
+    /// Name server for all queries, in place of the system's.
     pub dns: Option<SocketAddr>,
     /// Further wait for the HTTPS record when there are addresses.
     pub record_delay: Duration,
@@ -33,14 +33,14 @@ pub struct Settings {
     /// Keep NAT mappings of open connections alive, by PINGs whose distance follows from measurements. The first silence is
     /// this long, and each is at most half of the idle timeout. `None`: an unused connection ends.
     pub keep_alive: Option<Duration>,
-    /// Idle timeout: connections end when nothing is received for this long; servers may ask for less.
+    /// Idle timeout: connections end after this time without received packets; servers may request less.
     pub idle_timeout: Duration,
     /// Head start of QUIC over TCP where the path is not known, and the wait for an answer on a silent path before TCP takes
     /// part. It is about what a fall-back costs.
     pub head_start: Duration,
     /// Timeouts.
     pub timeouts: Timeouts,
-    /// The memory that connections over QUIC may hold together, those of other clients that share the budget included.
+    /// Memory budget of all QUIC connections, which other clients may share.
     pub memory: ProcessBudget,
     /// Source of this host's address: when it changes, open connections migrate.
     pub local_address: LocalAddress,
@@ -62,9 +62,9 @@ pub struct Settings {
 pub struct Watch {
     /// Observes each connection over QUIC.
     pub observe: Option<Arc<dyn ObserverFactory>>,
-    /// Receives packets over UDP, and the keys of all connections. Whoever reads it reads their content.
+    /// File for UDP packets and the keys of all connections. Its readers can decrypt the content.
     pub packets: Option<Arc<PacketFile>>,
-    /// Receives each socket of TCP as soon as it is connected, before TLS: for statistics of the kernel.
+    /// Observer of TCP sockets, called when a socket is connected, before TLS: for the kernel's statistics.
     pub tcp: Option<Arc<dyn TcpObserver>>,
 }
 

@@ -140,13 +140,13 @@ impl<T> Drop for Waited<T> {
     }
 }
 
-/// The content of a response came too slowly.
+/// Error of a response whose content arrives too slowly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the content came too slowly: {got} bytes within {} s of waiting, and {} are the least", .least.within.as_secs_f64(), .least.bytes)]
 pub struct TooSlow {
     /// Bytes received in that time.
     pub got: u64,
-    /// Pace that was asked for.
+    /// Required pace.
     pub least: Pace,
 }
 

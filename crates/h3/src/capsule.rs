@@ -118,7 +118,7 @@ impl Capsules {
         self.held.is_empty() && self.skip == 0
     }
 
-    /// Capsules skipped so far.
+    /// Number of skipped capsules.
     pub fn skipped(&self) -> u64 {
         self.skipped
     }

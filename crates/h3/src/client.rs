@@ -94,8 +94,8 @@ pub async fn begin_with(quic: tiderace::Connection, options: Options) -> Result<
 }
 
 impl SendRequest {
-    /// Sends a request with an absolute URI, and gives the response as soon as its fields are there. The request's body is
-    /// sent by a task beside it.
+    /// Sends a request with an absolute URI, and returns the response as soon as its header section has arrived. A task sends the request's
+    /// body.
     ///
     /// With a [`Protocol`] in its extensions, a CONNECT is an extended one (RFC 9220): what the bodies carry then is up to that
     /// protocol, and the response has [`Datagrams`] in its extensions.

@@ -24,7 +24,7 @@ impl Volume {
         self.plain.load(Ordering::Relaxed)
     }
 
-    /// Bytes of what stands for them, what fills the tables included.
+    /// Compressed size in bytes, with the instructions that fill the tables.
     pub fn compressed(&self) -> u64 {
         self.compressed.load(Ordering::Relaxed)
     }

@@ -41,7 +41,7 @@ impl Datagrams {
     /// Queues a datagram. A lost datagram is not sent again.
     ///
     /// # Errors
-    /// When it is larger than [`max_size`](Self::max_size), there is none, or the connection has ended.
+    /// When the payload is larger than [`max_size`](Self::max_size), datagrams are not supported, or the connection has ended.
     pub fn send(&self, payload: &[u8]) -> Result<(), DatagramError> {
         self.send_parts(&[payload])
     }
@@ -63,8 +63,8 @@ impl Datagrams {
         shared.quic.send_datagram(datagram.into())
     }
 
-    /// The next datagram from the peer, of those that hold no more than 64 KiB together; `None` when the connection has ended,
-    /// or what comes on the stream.
+    /// Next datagram of the peer, from a queue of at most 64 KiB; `None` when the connection, or the receiving side of the stream, has
+    /// ended.
     pub async fn recv(&self) -> Option<Bytes> {
         let Inner { shared, stream } = &*self.0;
         poll_fn(|cx| {
@@ -82,7 +82,7 @@ impl Datagrams {
         .await
     }
 
-    /// The next datagram from the peer, when one waits: what came together can be handed on together.
+    /// Next waiting datagram of the peer, if any: datagrams that arrived together can be forwarded together.
     pub fn try_recv(&self) -> Option<Bytes> {
         self.0.shared.lock().flows.pop(self.0.stream.0)
     }

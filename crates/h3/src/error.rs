@@ -21,9 +21,9 @@ impl Code {
     pub const WT_REQUIREMENTS_NOT_MET: Self = Self(0x212c_0d48);
     /// A datagram, or a capsule, that is malformed (RFC 9297 §5.2).
     pub const DATAGRAM_ERROR: Self = Self(0x33);
-    /// Nothing is wrong.
+    /// No error.
     pub const NO_ERROR: Self = Self(0x100);
-    /// The peer breaks a rule that has no code of its own.
+    /// Violation by the peer without a more specific code.
     pub const GENERAL_PROTOCOL_ERROR: Self = Self(0x101);
     /// An internal error of this end.
     pub const INTERNAL_ERROR: Self = Self(0x102);

@@ -38,7 +38,7 @@ pub struct Reached {
 /// Runs a program.
 ///
 /// # Panics
-/// When something does not hold.
+/// When an invariant does not hold.
 pub fn run(program: &[u8]) -> Reached {
     let Some((&[choice, size], stream)) = program.split_first_chunk::<2>() else { return Reached::default() };
     let size = usize::from(size) + 1;

@@ -17,7 +17,7 @@ pub use tiderace::Priority;
 pub struct Update {
     /// The number of the request's stream.
     pub stream: u64,
-    /// Priority asked for.
+    /// Requested priority.
     pub priority: Priority,
 }
 

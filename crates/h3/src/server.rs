@@ -52,16 +52,16 @@ pub struct Options {
     /// Largest size of a request's fields in bytes (RFC 9114 §4.2.2), announced to clients; a larger request is answered with
     /// 431. A HEADERS frame of more than twice as much and 16 KiB closes the connection before it is read.
     pub max_fields: u64,
-    /// A request whose fields have not come within this time is given up.
+    /// Time limit for the fields of a request.
     pub fields_timeout: Duration,
-    /// A client that takes nothing of an answer for this long gets no more of it.
+    /// Time after which a client that does not read an answer loses its stream.
     pub write_timeout: Duration,
-    /// Requests that are worked on at a time; those that were given up count until the work on them has ended. More wait.
+    /// Concurrent requests; a cancelled request counts until its work has ended. Further ones wait.
     pub max_requests: usize,
     /// Requests that a client may cancel within ten seconds. A client that cancels more loses its connection
     /// (H3_EXCESSIVE_LOAD).
     pub max_cancelled: u32,
-    /// Time limit of a drain for requests in progress at its beginning.
+    /// Time limit of a drain for requests in progress at its start.
     pub drain: Duration,
     /// Counters of field compression.
     pub compression: Arc<Compression>,
@@ -94,7 +94,7 @@ impl fmt::Debug for Options {
 pub struct Outcome(Arc<OnceLock<Result<(), Error>>>);
 
 impl Outcome {
-    /// `None` while the exchange continues.
+    /// Outcome of the exchange; `None` while it continues.
     pub fn get(&self) -> Option<&Result<(), Error>> {
         self.0.get()
     }
@@ -189,10 +189,10 @@ impl Drop for Ticket {
     }
 }
 
-/// Serves `quic` until it has ended, each request on a task of its own. When `drain` is ready, GOAWAY asks the client to make no
-/// more requests here; requests in progress are answered, and the connection ends.
+/// Serves `quic` until it has ended, each request on its own task. When `drain` is ready, GOAWAY asks the client to make no more requests
+/// here; requests in progress are answered, and the connection ends.
 ///
-/// A request whose client gives up while `service` or the response's body is at work is dropped where it stands.
+/// If a client cancels a request while `service` or the response's body is at work, the work is dropped at once.
 ///
 /// # Errors
 /// When the client breaks a rule of HTTP/3. The end of the connection is no error.

@@ -75,9 +75,8 @@ impl Shared {
     }
 }
 
-/// Streams of an extended CONNECT, and what else concerns its connection: in the extensions of a request that a server gets and of a
-/// response that a client gets, where [`SessionSupport`](crate::SessionSupport) is on. Once dropped, the session has ended: its streams are
-/// refused.
+/// Streams of an extended CONNECT, and its access to the connection. It is in the extensions of a request at a server and of a response at
+/// a client, if [`SessionSupport`](crate::SessionSupport) is on. Dropping it ends the session: its streams are refused.
 pub struct SessionStreams {
     shared: Arc<Shared>,
     stream: StreamId,
@@ -119,7 +118,7 @@ impl SessionStreams {
         &self.shared.quic
     }
 
-    /// Budget for what the peer makes this end hold.
+    /// Memory budget for data of the peer.
     pub fn memory(&self) -> &ConnectionBudget {
         &self.shared.memory
     }
@@ -132,7 +131,7 @@ impl SessionStreams {
         self.shared.peer_settings().await
     }
 
-    /// The next stream of one direction that the peer opened; `None` when the connection has ended.
+    /// Next stream of one direction opened by the peer; `None` when the connection has ended.
     pub fn poll_accept(&self, dir: Dir, cx: &mut Context<'_>) -> Poll<Option<SessionStream>> {
         self.shared.lock().sessions.poll_accept(self.stream.0, dir, cx)
     }
@@ -147,8 +146,8 @@ impl SessionStreams {
         self.shared.lock().sessions.poll_exceeded(self.stream.0, cx)
     }
 
-    /// Waits until the session has one of `max` places on the connection, which it keeps until it has ended. Ready at once when the
-    /// connection has ended.
+    /// Waits until the session has one of `max` places on the connection, which it keeps until its end. Ready at once when the connection
+    /// has ended.
     pub async fn admitted(&self, max: usize) {
         poll_fn(|cx| self.shared.lock().sessions.poll_admit(self.stream.0, max, cx)).await;
     }
@@ -164,12 +163,12 @@ impl SessionStreams {
         self.give_up.0.stopped.get().copied()
     }
 
-    /// Waits until the peer takes no more sessions (GOAWAY), or the connection has ended.
+    /// Waits until the peer accepts no more sessions (GOAWAY), or the connection has ended.
     pub async fn going_away(&self) {
         let _ = self.shared.heard(|state| state.goaway).await;
     }
 
-    /// Ends the session: streams that were not accepted, and those that come later, are refused (WT_SESSION_GONE).
+    /// Ends the session: streams that were not accepted, and later ones, are refused (WT_SESSION_GONE).
     pub fn close(&self) {
         let refused = self.shared.lock().sessions.close(self.stream.0);
         refused.refuse();

@@ -30,7 +30,7 @@ const ACCEPTED: u64 = 4 * ITEM_OVERHEAD;
 /// [`client::Options`](crate::client::Options). The crate `tiderace-webtransport` fills it in.
 #[derive(Clone, Debug)]
 pub struct SessionSupport {
-    /// Settings sent beside those of HTTP/3, as identifier and value.
+    /// Further settings, as identifier and value.
     pub settings: Vec<(u64, u64)>,
     /// Streams that may wait for the request that they belong to. More are refused (WT_BUFFERED_STREAM_REJECTED).
     pub max_early_streams: usize,
@@ -46,7 +46,7 @@ pub struct SessionStream {
     pub rest: Bytes,
     /// Bytes of the header, which names the session.
     pub header: u64,
-    /// Charge of the stream, for as long as it is held.
+    /// Charge of the stream while it is held.
     pub charge: Charge,
 }
 

@@ -23,7 +23,7 @@ use crate::{
     stream::{RecvStream, SendStream},
 };
 
-/// Connection whose handshake is in progress. Dropping it gives the connection up.
+/// Connection whose handshake is in progress. Dropping it abandons the connection.
 #[derive(Debug)]
 pub struct Connecting(Option<Connection>);
 
@@ -37,7 +37,7 @@ impl Connecting {
     /// handshake.
     ///
     /// # Errors
-    /// Gives itself back when there is nothing to resume.
+    /// Returns itself if there is no session to resume.
     pub fn into_early(mut self) -> Result<Connection, Self> {
         match self.0.take() {
             Some(connection) if connection.early_data() == EarlyData::Offered => Ok(connection),
@@ -65,7 +65,7 @@ impl Future for Connecting {
     }
 }
 
-/// Connection. Clones refer to the same one; with the last handle, streams included, it is closed.
+/// Connection. Clones refer to the same one. Dropping the last handle, streams included, closes it.
 #[derive(Clone)]
 pub struct Connection {
     pub(crate) held: Arc<Held>,
@@ -261,7 +261,7 @@ impl Connection {
     /// [`Stats::datagram_frames_dropped`].
     ///
     /// # Errors
-    /// When the peer takes none, or none of this size, or the connection has ended.
+    /// When the peer does not accept datagrams, or not of this size, or the connection has ended.
     pub fn send_datagram(&self, data: Bytes) -> Result<(), DatagramError> {
         let mut state = self.held.shared.lock();
         let sent = self.held.act(&mut state, |_, connection| connection.send_datagram(data))?;
@@ -269,8 +269,8 @@ impl Connection {
         Ok(sent?)
     }
 
-    /// Queues an unreliable datagram as one of a flow, which says whether and how forward error correction protects it, and
-    /// when it expires. Datagrams that expire unsent are counted in [`Stats::datagram_frames_expired`].
+    /// Queues an unreliable datagram of a flow, which sets protection by forward error correction and expiry.
+    /// [`Stats::datagram_frames_expired`] counts datagrams that expire unsent.
     ///
     /// # Errors
     /// As [`send_datagram`](Self::send_datagram).
@@ -350,8 +350,7 @@ impl Connection {
         .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
     }
 
-    /// Memory budget of the connection, which layers above charge for what they keep of the peer's data. `None` when the
-    /// connection is gone.
+    /// Memory budget of the connection. Layers above charge it for the peer's data that they hold. `None` when the connection has ended.
     pub fn memory_budget(&self) -> Option<ConnectionBudget> {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.memory_budget().clone())
     }
@@ -384,7 +383,7 @@ impl Connection {
         .await
     }
 
-    /// Reason why the connection has ended, if it is.
+    /// Reason for the end of the connection, if it has ended.
     pub fn close_reason(&self) -> Option<CloseReason> {
         self.held.shared.lock().connections.get(&self.held.handle)?.closed.clone()
     }
@@ -434,8 +433,8 @@ impl Connection {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.stats())
     }
 
-    /// Changes the congestion controller; the state of the path is kept. Without effect where it is the one in use, or once the
-    /// connection has ended.
+    /// Changes the congestion controller; the state of the path is kept. Without effect if it is the one in use, or once the connection has
+    /// ended.
     pub fn set_congestion(&self, algorithm: transport::congestion::Algorithm) {
         let mut state = self.held.shared.lock();
         if let Some(connection) = state.endpoint.connection_mut(self.held.handle) {
@@ -489,14 +488,14 @@ impl Connection {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.tls()?.alpn()?.to_vec())
     }
 
-    /// Waits until the peer wants no more of the stream `id` of this connection, or the stream or the connection has ended. For
-    /// tasks that do not hold its [`SendStream`], and only while no task waits to write to it.
+    /// Waits until the peer sends STOP_SENDING for the stream `id`, or the stream or the connection has ended. For tasks that do not hold
+    /// its [`SendStream`], and only while no task waits to write to it.
     pub fn poll_stopped(&self, cx: &mut Context<'_>, id: StreamId) -> Poll<WriteError> {
         self.held.poll_stopped(cx, id)
     }
 
-    /// Sets a stream's priority, as [`SendStream::set_priority`] does, for callers that do not hold the stream. Without effect
-    /// on a stream that has ended.
+    /// Sets a stream's priority like [`SendStream::set_priority`], for callers that do not hold the stream. Without effect on a stream that
+    /// has ended.
     pub fn set_priority(&self, id: StreamId, priority: Priority) {
         let _ = self.with(|_, connection| connection.set_priority(id, priority));
     }
@@ -516,13 +515,13 @@ impl Connection {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.version())
     }
 
-    /// Server name that the client asked for (SNI), if any.
+    /// Server name that the client requested (SNI), if any.
     pub fn server_name(&self) -> Option<String> {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.tls()?.server_name()?.to_owned())
     }
 
-    /// Certificates of the peer in DER, its own first; none where it has shown none. A resumed session has those of its first handshake,
-    /// which may have expired since.
+    /// Certificates of the peer in DER, its own first; empty if it has presented none. A resumed session has those of its first handshake,
+    /// which may have expired.
     pub fn peer_certificates(&self) -> Vec<Vec<u8>> {
         let state = self.held.shared.lock();
         let tls = state.endpoint.connection(self.held.handle).and_then(|connection| connection.tls());
@@ -534,8 +533,8 @@ impl Connection {
         self.held.shared.lock().connections.get(&self.held.handle).is_some_and(|waiters| waiters.connected)
     }
 
-    /// Adds an observer of the connection, beside those that it has. To observe it from its first packet on, name the observer
-    /// in the configuration of the client or the server: [`ClientConfig::observe`](transport::ClientConfig).
+    /// Adds an observer of the connection. To observe it from its first packet on, set the observer in the configuration of the client or
+    /// the server: [`ClientConfig::observe`](transport::ClientConfig).
     pub fn set_observer(&self, observer: Box<dyn transport::observe::Observer>) {
         if let Some(connection) = self.held.shared.lock().endpoint.connection_mut(self.held.handle) {
             connection.set_observer(observer);
@@ -551,8 +550,8 @@ impl Connection {
         }
     }
 
-    /// Connection IDs by which others may know the connection: the client's first Destination Connection ID, then those of this
-    /// end. Empty once it has ended.
+    /// Connection IDs of the connection in logs of others: the client's first Destination Connection ID, then those of this endpoint. Empty
+    /// once it has ended.
     pub fn ids(&self) -> Vec<ConnectionId> {
         let state = self.held.shared.lock();
         state.endpoint.connection(self.held.handle).map_or_else(Vec::new, |connection| connection.ids().collect())

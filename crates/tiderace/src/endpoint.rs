@@ -52,8 +52,8 @@ pub struct EndpointOptions {
     pub config: Option<EndpointConfig>,
     /// Keys of tokens and stateless resets, in place of those in `config`. Servers that share the ring accept each other's.
     pub ring: Option<KeyRing>,
-    /// Generation of this process, which stands in connection IDs, in place of those in `config`. Processes that take over each
-    /// other's sockets need it.
+    /// Generation of this process in connection IDs, in place of those in `config`. Needed by processes that take over each other's
+    /// sockets.
     pub generation: Option<IdGeneration>,
     /// Load balancers by whose server ID in connection IDs packets find this machine, in place of the layout in `config`. The nonce
     /// has `generation`.
@@ -75,8 +75,7 @@ pub struct EndpointOptions {
     pub attempts: Option<Arc<dyn AttemptLog>>,
 }
 
-/// Endpoint: an address that speaks QUIC. When it is dropped, its connections continue; with the last of them the socket is
-/// closed.
+/// Endpoint: QUIC at one address. When it is dropped, its connections continue; the socket is closed with the last of them.
 pub struct Endpoint {
     pub(crate) shards: Vec<Arc<Shared>>,
     local: Mutex<SocketAddr>,
@@ -126,7 +125,7 @@ impl Endpoint {
     /// Uses a socket that is bound already, which is one shard.
     ///
     /// # Errors
-    /// When the socket cannot be prepared, or several shards are asked for.
+    /// When the socket cannot be prepared, or several shards are requested.
     pub fn on_socket(socket: UdpSocket, mut options: EndpointOptions) -> io::Result<Self> {
         if options.shards.count.get() > 1 {
             let reason = "one socket cannot serve several shards\nhint: let the endpoint open them";
@@ -184,11 +183,15 @@ impl Endpoint {
         Ok(this)
     }
 
-    /// Replaces the socket, for example because the host has moved to another network: the connections of this client migrate
-    /// at once and validate the new path while data flows. Connections that were accepted continue as well, if their clients still
-    /// reach this endpoint. While a client of this endpoint is in its handshake, the change waits for its end (RFC 9000 §9). A
-    /// connection whose server forbids migration, or has provided no connection ID for it, ends
-    /// ([`CloseReason::Stranded`](transport::CloseReason::Stranded)). Must be called within a tokio runtime.
+    /// Replaces the socket, for example because the host has moved to another network.
+    ///
+    /// - Connections of this client migrate at once, and validate the new path while data flows.
+    /// - Accepted connections continue if their clients still reach this endpoint.
+    /// - While a client of this endpoint is in its handshake, the change waits for its end (RFC 9000 §9).
+    /// - A connection whose server forbids migration, or has provided no connection ID for it, ends
+    ///   ([`CloseReason::Stranded`](transport::CloseReason::Stranded)).
+    ///
+    /// Must be called within a tokio runtime.
     ///
     /// # Errors
     /// When the socket cannot be prepared, or the endpoint has several shards; the old socket stays.
@@ -289,8 +292,8 @@ impl Endpoint {
         .await
     }
 
-    /// Accepts connections with another configuration from here on, or with `None` no more; existing connections keep theirs,
-    /// and so do handshakes in progress.
+    /// Accepts further connections with another configuration, or with `None` no more. Existing connections and handshakes in progress keep
+    /// theirs.
     pub fn set_server_config(&self, config: Option<ServerConfig>) {
         let count = u8::try_from(self.shards.len()).expect("shards are counted in a byte");
         let config = config.map(|config| Arc::new(share(config, count)));
@@ -319,7 +322,7 @@ impl Endpoint {
         }
     }
 
-    /// Waits until every connection is over and its CONNECTION_CLOSE is sent.
+    /// Waits until every connection has ended and its CONNECTION_CLOSE is sent.
     pub async fn wait_idle(&self) {
         poll_fn(|cx| {
             for shared in &self.shards {

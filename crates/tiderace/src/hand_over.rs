@@ -13,12 +13,12 @@ use crate::{
     siblings::{self, Links, Sibling},
 };
 
-/// Connection ID of a handshake that is in progress, and the shard that knows it.
+/// Connection ID of a handshake in progress, and its shard.
 pub type HandshakeId = (ConnectionId, u8);
 
 impl Endpoint {
-    /// Takes over the sockets of another process, one for each shard, in their order. Reads nothing before
-    /// [`set_reading`](Self::set_reading). Must be called within a tokio runtime.
+    /// Takes over the sockets of another process, one for each shard, in their order. Reads only after [`set_reading`](Self::set_reading).
+    /// Must be called within a tokio runtime.
     ///
     /// # Errors
     /// When a socket cannot be prepared, or there are none or too many.
@@ -36,7 +36,8 @@ impl Endpoint {
         &self.sockets
     }
 
-    /// Reads the sockets, or leaves that to another process: nothing is read any more when this returns. Sending continues.
+    /// Starts or stops reading the sockets, which another process may read. When this returns after a stop, nothing is read any more.
+    /// Sending continues.
     pub fn set_reading(&self, reading: bool) {
         for shared in &self.shards {
             let mut state = shared.lock();
@@ -45,7 +46,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes from here on what another process reads for this one; the ends that it sends to are returned, one for each shard.
+    /// Opens the inbox for datagrams that another process reads for this one. Returns the ends for sending, one for each shard.
     ///
     /// # Errors
     /// When the system gives no sockets.
@@ -70,7 +71,7 @@ impl Endpoint {
         ids
     }
 
-    /// Replaces the processes beside this one. `handshakes` are those that began there.
+    /// Sets the other processes at this address. `handshakes` are those that began there.
     pub fn set_siblings(
         &self,
         siblings: &[Arc<Sibling>],
@@ -88,7 +89,7 @@ impl Endpoint {
         }
     }
 
-    /// Number of connections, those whose handshake is not complete and those that are closing included.
+    /// Number of connections, with incomplete handshakes and closing ones.
     pub fn open_connections(&self) -> usize {
         self.shards.iter().map(|shared| shared.lock().endpoint.open_connections()).sum()
     }

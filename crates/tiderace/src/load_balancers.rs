@@ -67,7 +67,7 @@ impl LoadBalancers {
         Self(Arc::new(Inner { trust: RwLock::new(trust), ways: RwLock::default(), are_used: AtomicBool::new(false) }))
     }
 
-    /// Believes others from here on. Answers still go back as they came.
+    /// Replaces the trusted load balancers. Answers still go back to the load balancer of their path.
     pub fn set_trust(&self, trust: Trust) {
         *self.0.trust.write().unwrap_or_else(PoisonError::into_inner) = trust;
     }

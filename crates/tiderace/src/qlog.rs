@@ -26,8 +26,8 @@ const SAME_NAMES: u32 = 16;
 /// [`ServerConfig::observe`](transport::ServerConfig::observe) or
 /// [`ClientConfig::observe`](transport::ClientConfig::observe), in an [`Arc`].
 ///
-/// Connections continue when files cannot be written: ask [`take_error`](Self::take_error). Files are written by the task
-/// that drives the endpoint, 32 KiB at a time: meant for debugging and the laboratory, not for a server under load.
+/// If files cannot be written, connections continue: see [`take_error`](Self::take_error). The task that drives the endpoint writes the
+/// files, 32 KiB at a time. So this is for debugging and the laboratory, not for a server under load.
 pub struct QlogDir {
     path: PathBuf,
     title: String,
@@ -77,8 +77,8 @@ impl QlogDir {
         self
     }
 
-    /// Instants are those of a simulation: times in the files count from their origin instead of the start of each
-    /// connection, and no date is given.
+    /// Marks instants as those of a simulation: times in the files count from their origin instead of the start of each connection, and
+    /// there is no date.
     #[must_use]
     pub fn with_virtual_time(mut self) -> Self {
         self.virtual_time = true;

@@ -20,7 +20,7 @@ const INBOX: usize = 256;
 /// Datagrams taken over before the shard's own socket gets its turn.
 const TAKEN_PER_PASS: usize = 64;
 
-/// Number of sockets of an endpoint, each on a thread of its own.
+/// Number of sockets of an endpoint, each with its own thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shards {
     pub(crate) count: NonZeroU8,
@@ -39,8 +39,8 @@ impl Shards {
         Self::new(NonZeroU8::new(u8::try_from(cores).unwrap_or(u8::MAX)).unwrap_or(NonZeroU8::MIN))
     }
 
-    /// Leaves the choice of socket to the kernel's hash; shards hand over misrouted datagrams. For measurements of what the
-    /// steering is worth; systems without steering behave so.
+    /// Leaves the choice of socket to the kernel's hash; shards forward misrouted datagrams. For measurements of steering; systems without
+    /// steering behave like this.
     #[must_use]
     pub fn without_steering(self) -> Self {
         Self { steered: false, ..self }

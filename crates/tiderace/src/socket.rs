@@ -22,11 +22,11 @@ const SOCKET_BUFFER: usize = 8 * 1024 * 1024;
 /// Counters of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketStats {
-    /// System calls that sent something.
+    /// System calls that sent data.
     pub send_calls: u64,
-    /// System calls that received something.
+    /// System calls that received data.
     pub receive_calls: u64,
-    /// Times that the socket had no room for what was to be sent.
+    /// Times that the socket had no room for data to send.
     pub send_blocked: u64,
     /// Datagrams for another shard whose queue was full.
     pub forwards_dropped: u64,

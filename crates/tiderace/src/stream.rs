@@ -42,8 +42,8 @@ impl SendStream {
         self.sent.get_or_insert(0);
     }
 
-    /// Bytes that were sent at least once, as of the last write or reset; `None` without [`count_sent`](Self::count_sent). Once
-    /// the stream was reset, this is its final size: protocols with flow control of their own take back the credit of the rest.
+    /// Bytes sent at least once, as of the last write or reset; `None` without [`count_sent`](Self::count_sent). After a reset this is the
+    /// final size: protocols with their own flow control recover the credit of the rest.
     pub fn sent(&self) -> Option<u64> {
         self.sent
     }
@@ -56,7 +56,7 @@ impl SendStream {
     /// Queues all of `data` without copying it, as the send buffer has room.
     ///
     /// # Errors
-    /// When the peer asked to stop, or the stream or the connection has ended.
+    /// When the peer sent STOP_SENDING, or the stream or the connection has ended.
     pub async fn write_chunk(&mut self, mut data: Bytes) -> Result<(), WriteError> {
         while !data.is_empty() {
             poll_fn(|cx| self.poll_write_bytes(cx, &mut data)).await?;
@@ -81,7 +81,7 @@ impl SendStream {
         self.poll_write_bytes(cx, data)
     }
 
-    /// Waits until the peer asks to stop, or the stream or the connection has ended; only while nothing is being written.
+    /// Waits until the peer sends STOP_SENDING, or the stream or the connection has ended; only while no write is pending.
     pub async fn stopped(&mut self) -> WriteError {
         poll_fn(|cx| self.poll_stopped(cx)).await
     }
@@ -113,7 +113,7 @@ impl SendStream {
         Poll::Ready(result.map_err(from_write))
     }
 
-    /// Ends the stream after what was written. Delivery continues in the background.
+    /// Ends the stream after the written data. Delivery continues in the background.
     ///
     /// # Errors
     /// When the stream or the connection has ended.
@@ -132,7 +132,7 @@ impl SendStream {
     /// after [`reset_at`](Self::reset_at).
     ///
     /// # Errors
-    /// When the stream was not finished, or was reset, the peer asked to stop, or the connection has ended before.
+    /// When the stream was not finished, or was reset, the peer sent STOP_SENDING, or the connection has ended before.
     pub async fn finished(&mut self) -> Result<(), WriteError> {
         poll_fn(|cx| {
             let mut state = self.connection.shared.lock();
@@ -176,7 +176,7 @@ impl SendStream {
     /// Peers accept it that have advertised it: ours with `streams.reset_stream_at` of their [`Profile`](crate::Profile), which is
     /// off by default. This end need not have advertised it.
     ///
-    /// - Bytes count from the start of the stream, as they were written; those that wait in the send buffer are among them.
+    /// - Bytes count from the start of the stream in the order of writing; bytes in the send buffer are included.
     /// - A further call may name a smaller size. The code of the first call stays.
     /// - A size of 0 is as [`reset`](Self::reset), and so is `reset` after this.
     ///
@@ -201,8 +201,8 @@ impl SendStream {
     /// ```
     ///
     /// # Errors
-    /// When the peer does not accept it, the size is above what was written or named before, or the stream or the connection is
-    /// over. After the first two the stream continues.
+    /// When the peer does not support it, the size is above the written bytes or an earlier reliable size, or the stream or the connection
+    /// has ended. After the first two the stream continues.
     pub fn reset_at(&mut self, code: u64, reliable_size: u64) -> Result<(), ResetAtError> {
         let mut state = self.connection.shared.lock();
         let sent = &mut self.sent;
@@ -334,8 +334,8 @@ impl RecvStream {
         });
     }
 
-    /// Bytes that have arrived, read or not, as of the last read that went to the transport; with the final size once that is known.
-    /// `None` without [`count_received`](Self::count_received).
+    /// Received bytes, read or not, as of the last read that called the transport; with the final size once that is known. `None` without
+    /// [`count_received`](Self::count_received).
     pub fn received(&self) -> Option<ReceivedBytes> {
         self.received
     }
@@ -345,9 +345,9 @@ impl RecvStream {
         self.id
     }
 
-    /// Makes reads in order return copies, joined up to as many bytes as are read at a time. Otherwise parts are slices of the
-    /// buffers that packets came in, each of which stays in memory as a whole until its last slice is dropped: copies are for
-    /// applications that keep data for longer than a moment.
+    /// Makes ordered reads return copies, joined up to the requested number of bytes. Otherwise chunks are slices of receive buffers, each
+    /// of which stays in memory as a whole until its last slice is dropped. Copies are for applications that keep data for longer than a
+    /// moment.
     pub fn set_joined(&mut self) {
         self.joined = true;
     }

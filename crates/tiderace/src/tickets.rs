@@ -24,16 +24,15 @@ const LONGEST: usize = 16 << 10;
 /// A file larger than this, in bytes, is not one of ours: [`ALL`] tickets of [`LONGEST`] bytes, and their names, take less.
 const LARGEST: u64 = 16 << 20;
 
-/// Keeps tickets in a file: the latest four of each server, and 256 in all, of at most 16 KiB each. Processes may share it; a ticket is
-/// given to one of
-/// them, once.
+/// Keeps tickets in a file: the latest four of each server, and 256 in all, of at most 16 KiB each. Processes may share it; each ticket is
+/// used by one of them, once.
 ///
-/// Only tickets that can be written down go into the file, those of BoringSSL (`transport::tls::boring_backend`); others, of
-/// rustls, are kept in memory beside it. The file is for its owner alone to read: who has a ticket can resume the session.
+/// Only serializable tickets go into the file, those of BoringSSL (`transport::tls::boring_backend`); tickets of rustls are kept in memory.
+/// Only the owner can read the file, because a holder of a ticket can resume the session.
 ///
-/// Each ticket that comes or goes rewrites the file, in the middle of a handshake; when that fails, the handshake does not,
-/// and a warning says why. Of each server eight tickets are written at once and one every 10 s after that, so that no server can make
-/// a client write without end; what comes beyond is kept in memory.
+/// Each added or used ticket rewrites the file, during a handshake. If that fails, the handshake continues, and a warning has the cause. Of
+/// each server eight tickets are written at once and one every 10 s after that, so that no server can make a client write without end;
+/// further tickets are kept in memory.
 #[derive(Debug)]
 pub struct FileTickets {
     path: PathBuf,

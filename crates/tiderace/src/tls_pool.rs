@@ -39,9 +39,9 @@ const PATIENCE: Duration = Duration::from_millis(5);
 
 /// A bounded number of threads for the TLS work of servers. Clones share the threads; with the last clone they end.
 ///
-/// Steps of handshakes that are nearly complete run before first steps. On Linux the threads only take what the drivers of
-/// endpoints and other threads leave of the processors, and a step at a time where those leave nothing. Where the system does
-/// not let a process take that back (without CAP_SYS_NICE and with RLIMIT_NICE below 20), they run with a lower share instead.
+/// Steps of handshakes that are nearly complete run before first steps. On Linux the threads use only CPU time that endpoints' drivers and
+/// other threads leave, and run one step at a time if these leave none. If the system does not let a process undo this (without
+/// CAP_SYS_NICE and with RLIMIT_NICE below 20), they run with a lower share instead.
 #[derive(Clone)]
 pub struct TlsPool(Arc<Owner>);
 
@@ -107,8 +107,8 @@ impl Outcome {
 }
 
 impl TlsPool {
-    /// Makes a pool of this many threads, which start with the first handshake. A remote private key, which blocks the thread
-    /// that asks for a signature, needs as many threads as signatures shall be in progress.
+    /// Creates a pool with this number of threads, which start with the first handshake. A remote private key blocks a thread for each
+    /// signature, so it needs as many threads as concurrent signatures.
     pub fn new(threads: NonZeroUsize) -> Self {
         Self(Arc::new(Owner { queue: Arc::default(), threads, started: OnceLock::new() }))
     }

@@ -95,8 +95,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Support of sessions on a connection, for HTTP/3's options. The current draft is advertised where this end accepts
-    /// RESET_STREAM_AT (`streams.reset_stream_at` of its profile), which it asks for; what browsers speak always is.
+    /// Support of sessions on a connection, for HTTP/3's options. The current draft is advertised only if this endpoint accepts
+    /// RESET_STREAM_AT (`streams.reset_stream_at` of its profile), which the draft requires; the drafts of browsers always are.
     pub fn support(&self, quic: &tiderace::Connection) -> SessionSupport {
         self.support_with(quic.accept_reset_at().0)
     }

@@ -2,7 +2,7 @@
 
 use h3_quic::Code;
 
-/// Reason why a session has ended.
+/// Reason for the end of a session.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionEnd {

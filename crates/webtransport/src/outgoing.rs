@@ -147,7 +147,7 @@ impl Drop for SessionBody {
     }
 }
 
-/// The session is given up.
+/// Error of an aborted session.
 #[derive(Debug, thiserror::Error)]
 #[error("the session is given up")]
 pub struct Aborted;

@@ -87,7 +87,7 @@ impl SendStream {
     /// Queues a copy of all of `data`, as flow control and the send buffer permit.
     ///
     /// # Errors
-    /// When the peer asked to stop, or the stream or the session has ended.
+    /// When the peer sent STOP_SENDING, or the stream or the session has ended.
     pub async fn write_all(&mut self, data: &[u8]) -> Result<(), WriteError> {
         self.write_chunk(Bytes::copy_from_slice(data)).await
     }
@@ -157,11 +157,11 @@ impl SendStream {
         }
     }
 
-    /// Ends the stream after what was written. Delivery continues in the background, for as long as the session does: an application that closes the
-    /// session behind it waits for [`finished`](Self::finished). Must be called within a tokio runtime.
+    /// Ends the stream after the written data. Delivery continues in the background as long as the session: an application that closes the
+    /// session afterwards waits for [`finished`](Self::finished) first. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// When the peer asked to stop, or the stream or the session has ended.
+    /// When the peer sent STOP_SENDING, or the stream or the session has ended.
     pub fn finish(&mut self) -> Result<(), WriteError> {
         {
             let mut place = lock(&self.half.0);
@@ -180,7 +180,7 @@ impl SendStream {
     /// Waits until the peer has acknowledged everything, after [`finish`](Self::finish).
     ///
     /// # Errors
-    /// When the stream was not finished, the peer asked to stop, or the session has ended before.
+    /// When the stream was not finished, the peer sent STOP_SENDING, or the session has ended before.
     pub async fn finished(&mut self) -> Result<(), WriteError> {
         poll_fn(|cx| {
             let mut place = lock(&self.half.0);

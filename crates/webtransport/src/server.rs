@@ -78,7 +78,7 @@ pub enum Refusal {
     Origin,
 }
 
-/// A client's request for a session: its origin is allowed, and all that sessions need is there.
+/// A client's request for a session, with an allowed origin and all requirements of sessions.
 pub struct SessionRequest<B = RequestBody> {
     head: Parts,
     body: B,

@@ -181,7 +181,7 @@ impl Session {
         self.inner().datagrams.send(payload).map_err(|error| DatagramError::Refused(error.to_string()))
     }
 
-    /// The next datagram of the peer. Of those that wait, the newest 64 KiB are kept.
+    /// Next datagram of the peer. The newest 64 KiB of waiting datagrams are kept.
     ///
     /// # Errors
     /// When the session has ended.
@@ -201,7 +201,7 @@ impl Session {
         self.inner().datagrams.dropped()
     }
 
-    /// Asks the peer's application to end the session soon (WT_DRAIN_SESSION). Both ends may continue meanwhile.
+    /// Asks the peer's application to end the session soon (WT_DRAIN_SESSION). Both endpoints may continue to use it.
     pub fn drain(&self) {
         self.inner().outgoing.drain();
     }
@@ -211,8 +211,8 @@ impl Session {
         self.inner().until(|state| (state.is_draining || state.end.is_some()).then_some(())).await;
     }
 
-    /// Closes the session with the application's code and message, of which up to 1024 bytes are sent. Streams are given up at
-    /// once, with data that was not delivered.
+    /// Closes the session with the application's code and message, of which up to 1024 bytes are sent. Streams are reset at once, with
+    /// undelivered data.
     pub fn close(&self, code: u32, reason: &str) {
         self.inner().close(code, reason);
     }
@@ -222,7 +222,7 @@ impl Session {
         self.inner().ended().await
     }
 
-    /// Reason why the session has ended, if it is.
+    /// Reason for the end of the session, if it has ended.
     pub fn end(&self) -> Option<SessionEnd> {
         self.inner().lock().end.clone()
     }

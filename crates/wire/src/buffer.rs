@@ -22,7 +22,7 @@ impl<'a> Reader<'a> {
         Self { rest: bytes, len: bytes.len() }
     }
 
-    /// Number of bytes read so far.
+    /// Number of bytes read.
     #[inline]
     pub const fn position(&self) -> usize {
         self.len - self.rest.len()
@@ -127,10 +127,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Puts values into a slice, front to back.
+/// Writes values into a slice, front to back.
 ///
-/// The caller asks [`remaining`](Self::remaining) first: every write **panics** when it does not fit, and then nothing
-/// useful can be said about the bytes that were being written.
+/// The caller checks [`remaining`](Self::remaining) first: every write **panics** if it does not fit, and leaves the bytes in an
+/// unspecified state.
 #[derive(Debug)]
 pub struct Writer<'a> {
     buf: &'a mut [u8],
@@ -242,13 +242,13 @@ impl<'a> Writer<'a> {
         place
     }
 
-    /// Bytes written so far.
+    /// Written bytes.
     #[inline]
     pub fn written(&self) -> &[u8] {
         &self.buf[..self.position]
     }
 
-    /// Bytes written so far, to patch a field whose value was not known at the time.
+    /// Written bytes, for changing a field whose value was not known before.
     #[inline]
     pub fn written_mut(&mut self) -> &mut [u8] {
         &mut self.buf[..self.position]
@@ -257,7 +257,7 @@ impl<'a> Writer<'a> {
     /// Takes back everything after `position`.
     ///
     /// # Panics
-    /// When nothing was written there yet.
+    /// When the position is beyond the written bytes.
     #[inline]
     pub fn rewind(&mut self, position: usize) {
         assert!(position <= self.position, "rewind goes back, not forward");

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A connection ID of at most [`MAX_LEN`](Self::MAX_LEN) bytes (RFC 9000 §5.1).
 ///
-/// Unused bytes are always zero, so that comparing and hashing need not look at the length first.
+/// Unused bytes are always zero, so that comparison and hashing need not check the length first.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ConnectionId {
     bytes: [u8; Self::MAX_LEN],

@@ -6,7 +6,7 @@ use std::hint::black_box;
 
 /// The token of 16 bytes that proves a stateless reset genuine.
 ///
-/// Equality takes the same time whatever the bytes are, and `Debug` does not show them.
+/// Equality takes the same time for all bytes, and `Debug` does not print them.
 #[derive(Clone, Copy)]
 pub struct ResetToken(pub [u8; 16]);
 
@@ -21,7 +21,7 @@ impl ResetToken {
         (before.len() >= 5).then_some(Self(*token))
     }
 
-    /// RFC 9000 §10.3.1: the comparison must not tell by its duration how much of a token was right.
+    /// RFC 9000 §10.3.1: the duration of the comparison must not depend on the number of matching bytes.
     #[inline]
     pub fn ct_eq(&self, other: &[u8; Self::LEN]) -> bool {
         let difference = self.0.iter().zip(other).fold(0, |sum, (a, b)| black_box(sum | (a ^ b)));

@@ -9,7 +9,7 @@ pub const V2: u32 = 0x6b33_43cf;
 /// Not a version: the value that marks a Version Negotiation packet (RFC 8999 §6).
 pub const NEGOTIATION: u32 = 0;
 
-/// RFC 9000 §15: versions of the form 0x?a?a?a?a are reserved to exercise negotiation; nobody implements one.
+/// RFC 9000 §15: versions of the form 0x?a?a?a?a are reserved to exercise negotiation, and are never implemented.
 #[inline]
 pub const fn is_greased(version: u32) -> bool {
     version & 0x0f0f_0f0f == 0x0a0a_0a0a

@@ -100,7 +100,7 @@ impl Resolver {
         Ok(Self { records, own: true, delay: RECORD_DELAY, known: Vec::new() })
     }
 
-    /// Waits so much longer for the HTTPS record when there are addresses, in place of [`RECORD_DELAY`].
+    /// Waits this time for the HTTPS record after the addresses, in place of [`RECORD_DELAY`].
     #[must_use]
     pub fn with_delay(self, delay: Duration) -> Self {
         Self { delay, ..self }
@@ -121,7 +121,7 @@ impl Resolver {
     /// Resolves the https origin `host` with `port`.
     ///
     /// # Errors
-    /// When nothing has an address.
+    /// When no address is found.
     pub async fn resolve(&self, host: &str, port: u16) -> io::Result<Found> {
         if let Ok(ip) = host.parse::<IpAddr>() {
             let address = SocketAddr::new(ip, port);

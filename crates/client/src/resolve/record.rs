@@ -9,13 +9,13 @@ use hickory_resolver::proto::rr::rdata::svcb::{SVCB, SvcParamKey, SvcParamValue}
 pub struct Offer {
     /// The smaller, the better; never 0, which is an alias.
     pub priority: u16,
-    /// The host that has the addresses, without a dot at its end; `None` for the name that was asked for.
+    /// Host that has the addresses, without a trailing dot; `None` for the requested name.
     pub target: Option<String>,
     /// The port, if it is another one than the URL's.
     pub port: Option<u16>,
     /// Protocols in TLS, the default one included.
     pub alpn: Vec<String>,
-    /// Addresses that may be used until those of the target are known.
+    /// Addresses that may be used until the target's addresses are known.
     pub hints: Vec<IpAddr>,
 }
 

@@ -15,7 +15,7 @@ pub struct EcnCounts {
     pub ect0: u64,
     /// Marked ECT(1).
     pub ect1: u64,
-    /// Marked ECN-CE: a queue on the way has seen congestion.
+    /// Packets with ECN-CE: a queue on the path is congested.
     pub ce: u64,
 }
 
@@ -102,8 +102,8 @@ impl<'a> Ack<'a> {
         self.receive_times.is_some()
     }
 
-    /// Packet numbers with the times at which they arrived, the most recent first; `None` in a frame without receive times.
-    /// Times count from a moment that only the sender of the frame knows, in the unit that this end asked for.
+    /// Packet numbers with their receive timestamps, the most recent first; `None` in a frame without them. Times count from a moment that
+    /// only the sender of the frame knows, in the unit that this endpoint requested.
     #[inline]
     pub fn receive_times(&self) -> Option<Times<'a>> {
         self.receive_times.map(|times| times.iter(self.largest))
@@ -146,9 +146,8 @@ impl<'a> Ack<'a> {
         }
     }
 
-    /// Writes an ACK frame of at most `max_bytes` (and no more than the writer has room for) and says how many ranges
-    /// went in: it stops before the first that does not fit. When not even the largest range fits, nothing is written
-    /// and the answer is 0.
+    /// Writes an ACK frame of at most `max_bytes` (and at most the writer's room), and returns the number of ranges in it. It stops before
+    /// the first range that does not fit. If not even the largest range fits, nothing is written and the result is 0.
     ///
     /// `ranges` are packet numbers from the largest down, with at least one number missing between two of them; `count`
     /// is how many there are at most, and decides how wide the field is that holds their number. `delay` is in the unit
@@ -169,11 +168,11 @@ impl<'a> Ack<'a> {
         Self::encode_as(w, ty, delay, ranges, count, ecn, max_bytes)
     }
 
-    /// As [`encode`](Self::encode), an ACK_RECEIVE_TIMESTAMPS frame with at most `max_times` receive times; says how many
-    /// ranges and how many times went in. The ranges come first: times only fill the room that these leave.
+    /// Like [`encode`](Self::encode), with an ACK_RECEIVE_TIMESTAMPS frame of at most `max_times` receive timestamps; returns the numbers
+    /// of ranges and timestamps. The ranges come first: timestamps fill the remaining room only.
     ///
-    /// `times` are packet numbers that have arrived, none above the largest of `ranges`, with the time of each in the unit
-    /// that the peer asked for, the most recent first.
+    /// `times` are received packet numbers, none above the largest of `ranges`, with the time of each in the unit that the peer requested,
+    /// the most recent first.
     ///
     /// # Panics
     /// As [`encode`](Self::encode), and when a packet number is above the largest of `ranges`.

@@ -25,8 +25,8 @@ impl<'a> StreamFrame<'a> {
         1 + varint::len(id.0) + offset_len + len.map_or(0, |len| varint::len(len as u64))
     }
 
-    /// Reads a payload that is nothing but a STREAM frame without a length: what the packets of a bulk transfer carry.
-    /// `None` when it is anything else, or malformed; [`Frames`](super::Frames) reads that.
+    /// Parses a payload that is a single STREAM frame without a length, as in packets of a bulk transfer. `None` for any other or malformed
+    /// payload, which [`Frames`](super::Frames) parses.
     #[inline]
     pub fn filling(payload: &'a [u8]) -> Option<Self> {
         let (&first, rest) = payload.split_first()?;
@@ -42,8 +42,8 @@ impl<'a> StreamFrame<'a> {
         (offset + data.len() as u64 <= varint::MAX).then_some(Self { id, offset, fin: ty & t::STREAM_FIN != 0, data })
     }
 
-    /// Writes what stands in front of the data: `len` is the number of bytes that follow, or none when the frame
-    /// reaches to the end of the packet.
+    /// Writes the header in front of the data: `len` is the number of bytes that follow, or `None` if the frame extends to the end of the
+    /// packet.
     ///
     /// # Panics
     /// When there is no room.
@@ -109,7 +109,7 @@ pub fn crypto_header_len(offset: u64, len: usize) -> usize {
     1 + varint::len(offset) + varint::len(len as u64)
 }
 
-/// Writes what stands in front of the `len` bytes of a CRYPTO frame.
+/// Writes the header in front of the `len` bytes of a CRYPTO frame.
 ///
 /// # Panics
 /// When there is no room.
@@ -127,8 +127,8 @@ pub fn datagram_header_len(len: Option<usize>) -> usize {
     1 + len.map_or(0, |len| varint::len(len as u64))
 }
 
-/// Writes what stands in front of the data of a DATAGRAM frame: `len` is the number of bytes that follow, or none when
-/// the frame reaches to the end of the packet.
+/// Writes the header in front of the data of a DATAGRAM frame: `len` is the number of bytes that follow, or `None` if the frame extends to
+/// the end of the packet.
 ///
 /// # Panics
 /// When there is no room.

@@ -102,8 +102,8 @@ impl<'a> SymbolAck<'a> {
         w.bytes(self.more);
     }
 
-    /// Writes a frame of these ranges, the largest first, with at least one number missing between two of them; `count` is
-    /// how many there are. False, and nothing written, when there are none or they do not fit.
+    /// Writes a frame of these ranges, the largest first, with at least one number missing between two of them; `count` is their number.
+    /// Returns false, and writes nothing, if there are none or they do not fit.
     ///
     /// # Panics
     /// When the ranges touch, overlap, or are not in descending order.

@@ -324,7 +324,7 @@ impl Frame<'_> {
         )
     }
 
-    /// RFC 9000 §9.1: a packet of such frames alone does not move the connection to the path it came from.
+    /// RFC 9000 §9.1: a packet with only such frames does not move the connection to its path.
     #[inline]
     pub fn is_probing(&self) -> bool {
         matches!(
@@ -333,8 +333,8 @@ impl Frame<'_> {
         )
     }
 
-    /// Returns whether the frame may be part of a source symbol of forward error correction (docs/fec.md): it means the same when
-    /// it is read twice, and does not depend on the packet that it came in.
+    /// Returns whether the frame may be part of a source symbol of forward error correction (docs/fec.md): it is idempotent, and does not
+    /// depend on its packet.
     #[inline]
     pub fn is_permitted_in_symbol(&self) -> bool {
         matches!(

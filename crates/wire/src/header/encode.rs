@@ -66,7 +66,7 @@ impl LongHeader {
 /// Sets the Length field of a packet that ends at `end_including_tag`; `buf` is the buffer the header was written to.
 ///
 /// # Panics
-/// When the end is before the packet number, or the packet is longer than 2 bytes can say (16383 bytes).
+/// When the end is before the packet number, or the length of the packet does not fit into 2 bytes (16383 bytes).
 #[inline]
 pub fn patch_length(buf: &mut [u8], pos: &HeaderPos, end_including_tag: usize) {
     let length = (end_including_tag - pos.pn_offset) as u64;
@@ -126,8 +126,8 @@ pub fn retry_pseudo_packet(original_dcid: &ConnectionId, retry_without_tag: &[u8
     pseudo
 }
 
-/// Writes a Version Negotiation packet. The connection IDs are those of the packet it answers, swapped (RFC 8999 §6);
-/// the low seven bits of the first byte are taken from `unused`, which the caller draws at random.
+/// Writes a Version Negotiation packet. The connection IDs are those of the received packet, swapped (RFC 8999 §6). The low seven bits of
+/// the first byte are taken from `unused`, which the caller draws at random.
 ///
 /// # Panics
 /// When there is no room, or a connection ID has more than 255 bytes.

@@ -122,7 +122,7 @@ pub enum Header {
     },
 }
 
-/// Error of bytes that do not begin with a packet. Such a datagram, or what is left of it, is dropped.
+/// Error of bytes that do not begin with a packet. Such a datagram, or the rest of it, is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// The header goes beyond the end of the datagram.
@@ -246,7 +246,7 @@ fn long_type(version: u32, first: u8) -> Option<LongType> {
     }
 }
 
-/// The versions in a Version Negotiation packet: `list` is what the range of the header covers.
+/// Versions in a Version Negotiation packet: `list` is the content of the header's range.
 pub fn versions(list: &[u8]) -> impl Iterator<Item = u32> + '_ {
     list.as_chunks::<4>().0.iter().map(|version| u32::from_be_bytes(*version))
 }
@@ -257,15 +257,14 @@ pub fn is_long(datagram: &[u8]) -> bool {
     datagram.first().is_some_and(|first| first & bits::LONG_FORM != 0)
 }
 
-/// Returns whether the fixed bit of the first packet is set. RFC 9000 §17.2 and §17.3 have a packet of version 1 dropped that
-/// lacks it, RFC 9287 lets an endpoint accept it that said so. Of no bytes it is false.
+/// Returns whether the fixed bit of the first packet is set. RFC 9000 §17.2 and §17.3 require that a packet of version 1 without it is
+/// dropped; RFC 9287 lets an endpoint that advertised it accept such a packet. False without bytes.
 #[inline]
 pub fn fixed_bit(datagram: &[u8]) -> bool {
     datagram.first().is_some_and(|first| first & bits::FIXED != 0)
 }
 
-/// The destination connection ID, if the first packet has a short header and such an ID has `len` bytes. Nothing but
-/// the position is looked at.
+/// Destination connection ID, if the first packet has a short header and such an ID has `len` bytes. Reads the position only.
 #[inline]
 pub fn short_dcid(datagram: &[u8], len: usize) -> Option<&[u8]> {
     datagram.get(1..)?.get(..len)

@@ -24,8 +24,7 @@ pub const fn packet_number_len(pn: u64, largest_acked: Option<u64>) -> usize {
     }
 }
 
-/// The packet number whose lowest `len` bytes (1 to 4) are `truncated` and that is closest to `expected`, the largest
-/// one received so far plus one.
+/// Packet number whose lowest `len` bytes (1 to 4) are `truncated` and that is closest to `expected`, the largest received one plus one.
 #[inline]
 pub const fn decode_packet_number(truncated: u64, len: usize, expected: u64) -> u64 {
     let window = 1u64 << (8 * if len < 4 { len } else { 4 });

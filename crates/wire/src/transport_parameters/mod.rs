@@ -55,9 +55,9 @@ pub mod id {
     pub const RESET_STREAM_AT: u64 = 0x1d;
     /// Largest DATAGRAM frame accepted, bytes (RFC 9221 §3).
     pub const MAX_DATAGRAM_FRAME_SIZE: u64 = 0x20;
-    /// The fixed bit may be anything (RFC 9287 §3).
+    /// The fixed bit may have any value (RFC 9287 §3).
     pub const GREASE_QUIC_BIT: u64 = 0x2ab2;
-    /// Shortest time an acknowledgement can be asked for, microseconds (draft-ietf-quic-ack-frequency §3).
+    /// Shortest delay of acknowledgements that can be requested, in microseconds (draft-ietf-quic-ack-frequency §3).
     pub const MIN_ACK_DELAY: u64 = 0xff04_de1b;
     /// Source symbols that are remembered to recover others (docs/fec.md).
     pub const FEC_WINDOW: u64 = 0x3fe0;
@@ -95,7 +95,7 @@ pub struct VersionInformation {
 pub struct TransportParameters {
     /// The destination connection ID of the client's first Initial. From servers only.
     pub original_dcid: Option<ConnectionId>,
-    /// After so long without a packet the connection is forgotten, in milliseconds; 0 is never.
+    /// Idle timeout in milliseconds; 0 is none.
     pub max_idle_timeout_ms: u64,
     /// The token that resets the connection statelessly. From servers only.
     pub stateless_reset_token: Option<ResetToken>,
