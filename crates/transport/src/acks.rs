@@ -44,12 +44,12 @@ const MAX_RANGES: usize = 64;
 /// Policy of acknowledgements of ack-eliciting packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckPolicy {
-    /// An acknowledgement is due when so many ack-eliciting packets wait for one (RFC 9000 §13.2.2 SHOULD-1: 2).
+    /// Number of ack-eliciting packets after which an acknowledgement is due (RFC 9000 §13.2.2 SHOULD-1: 2).
     pub ack_eliciting_threshold: u32,
-    /// … or when one has waited for so long; what was promised to the peer (RFC 9000 §18.2).
+    /// … or longest delay of an acknowledgement, as advertised to the peer (RFC 9000 §18.2).
     pub max_ack_delay: Duration,
-    /// … or at once when a packet is missing and so many later ones have arrived (draft-ietf-quic-ack-frequency-14 §6.2):
-    /// 1 for any gap, as RFC 9000 §13.2.1 wants it; 0 for never.
+    /// … or at once when a packet is missing and this number of later ones has arrived (draft-ietf-quic-ack-frequency-14 §6.2): 1 for any
+    /// gap, as RFC 9000 §13.2.1 requires; 0 for never.
     pub reordering_threshold: u64,
 }
 
@@ -96,7 +96,7 @@ pub struct AckState {
 }
 
 impl AckState {
-    /// Nothing received.
+    /// State before the first packet.
     pub fn new(policy: AckPolicy) -> Self {
         Self {
             received: RangeSet::new(),
@@ -165,8 +165,8 @@ impl AckState {
         pn < self.floor || (self.largest().is_some_and(|largest| pn <= largest) && self.received.contains(pn))
     }
 
-    /// Notes a packet that was authenticated and is no duplicate, with the time its datagram arrived. True when its number
-    /// is the highest so far.
+    /// Records an authenticated packet that is no duplicate, with the arrival time of its datagram. Returns true if its number is the
+    /// highest so far.
     #[inline]
     pub fn on_packet(&mut self, pn: u64, received_at: Instant, ack_eliciting: bool, ecn: Option<Ecn>) -> bool {
         let newest = self.largest().is_none_or(|largest| pn > largest);
@@ -265,26 +265,26 @@ impl AckState {
                 || self.deadline.is_some_and(|deadline| deadline <= now))
     }
 
-    /// Time at which an ACK frame will be due if nothing more arrives.
+    /// Time at which an ACK frame is due if no further packet arrives.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Returns whether an ACK frame would say something new: worth its bytes in a packet that is sent anyway.
+    /// Returns whether an ACK frame would have new information, so that it is worth its bytes in a packet that is sent anyway.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.unreported
     }
 
-    /// Writes an ACK frame; returns the largest packet number it acknowledges, to be recorded as
-    /// [`crate::sent::SentFrame::Ack`]. `None` when there is nothing to acknowledge or no room.
+    /// Writes an ACK frame; returns the largest acknowledged packet number, to be recorded as [`crate::sent::SentFrame::Ack`]. `None`
+    /// without packets to acknowledge, or without room.
     pub fn write(&mut self, w: &mut Writer<'_>, now: Instant, ack_delay_exponent: u8) -> Option<u64> {
         let room = w.remaining();
         self.write_within(w, now, ack_delay_exponent, room)
     }
 
-    /// As [`write`](Self::write), in at most `room` bytes: something else has to fit behind it.
+    /// Like [`write`](Self::write), in at most `room` bytes, which leaves room for other frames.
     pub fn write_within(
         &mut self,
         w: &mut Writer<'_>,
@@ -325,8 +325,8 @@ impl AckState {
         Some(largest)
     }
 
-    /// An ACK frame of ours that acknowledged up to `largest` has arrived. RFC 9000 §13.2.3 SHOULD-2: the peer knows
-    /// of everything up to there, and need not be told again.
+    /// Processes the acknowledgement of an ACK frame of this endpoint that covered up to `largest`. RFC 9000 §13.2.3 SHOULD-2: these
+    /// packets need not be acknowledged again.
     pub fn on_ack_acked(&mut self, largest: u64) {
         // The newest range stays: the next ACK frame needs a largest packet number.
         // RFC 9000 §13.2.3 MUST-2: the largest number is never forgotten

@@ -26,7 +26,7 @@ pub struct Imbalance {
     pub booked: u64,
 }
 
-/// A book: its name, the sum that went in or out, and the columns of outcomes.
+/// One account: its name, the sum, and the categories.
 pub type Book = (&'static str, u64, Vec<(&'static str, u64)>);
 
 impl Stats {

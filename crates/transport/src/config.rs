@@ -49,7 +49,7 @@ impl EndpointConfig {
     }
 }
 
-/// Policy by which a server validates the address of a client before it keeps state for it (RFC 9000 §8.1.2).
+/// Policy of a server for address validation before it keeps state for a client (RFC 9000 §8.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryPolicy {
     /// Never.
@@ -60,7 +60,7 @@ pub enum RetryPolicy {
     Above(usize),
 }
 
-/// Chooser of the transport settings of connections, by what is known with their first packet.
+/// Chooser of the transport settings of connections, by the properties of their first packet.
 pub trait ProfileChooser: Send + Sync {
     /// Returns the profile for a client at this address; `None` for that of the configuration.
     fn choose(&self, remote: SocketAddr) -> Option<Arc<Profile>>;
@@ -83,7 +83,7 @@ pub struct ServerConfig {
     pub send_token: bool,
     /// Supported versions of QUIC, see [`wire::version`]. Others are answered with Version Negotiation.
     pub versions: Vec<u32>,
-    /// Version to which clients that offer it are upgraded, whatever version their first packet has (RFC 9368).
+    /// Version to which clients that offer it are moved, whatever the version of their first packet (RFC 9368).
     pub upgrade_to: Option<u32>,
     /// Allow clients to migrate. Otherwise they are asked not to (`disable_active_migration`); a NAT may rebind nevertheless.
     pub migration: bool,
@@ -114,7 +114,7 @@ impl ServerConfig {
     }
 }
 
-/// Preferred addresses of a server, by family; a client takes that of its own.
+/// Preferred addresses of a server, by family; a client uses that of its own family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PreferredAddresses {
     /// IPv4 address and port.

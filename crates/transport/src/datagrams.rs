@@ -167,8 +167,8 @@ impl Datagrams {
         self.pins.shrink();
     }
 
-    /// Nothing can be sent before [`set_peer_max_frame_size`](Self::set_peer_max_frame_size) and
-    /// [`set_packet_room`](Self::set_packet_room).
+    /// Creates the queues. Sending needs [`set_peer_max_frame_size`](Self::set_peer_max_frame_size) and
+    /// [`set_packet_room`](Self::set_packet_room) first.
     pub fn new(config: &DatagramsConfig) -> Self {
         Self {
             config: config.clone(),
@@ -315,10 +315,10 @@ impl Datagrams {
         self.outgoing.front().is_some_and(|waiting| waiting.data.len() == self.last_len)
     }
 
-    /// Puts as many datagrams into the packet as fit, in order, and records each.
+    /// Writes as many datagrams into the packet as fit, in order, and records each.
     ///
-    /// The writer ends where the packet's payload ends. A frame that reaches there has no length, so nothing may be put behind
-    /// it. What no packet on this path could hold is dropped.
+    /// The writer ends at the end of the packet's payload. A frame that extends to the end has no length, so no frame may follow it.
+    /// Datagrams that fit into no packet of this path are dropped.
     pub fn write(&mut self, now: Instant, w: &mut Writer<'_>, record: &mut impl FnMut(SentFrame)) {
         self.write_while(now, w, |_| true, record);
     }
@@ -522,7 +522,7 @@ impl Datagrams {
         (self.pins, self.copies) = Default::default();
     }
 
-    /// Remembers what becomes of each datagram from here on. The caller of this takes the fates: [`take_fates`](Self::take_fates).
+    /// Records the fate of each datagram. The caller takes the fates with [`take_fates`](Self::take_fates).
     pub fn record_fates(&mut self) {
         self.fates.get_or_insert_default();
     }

@@ -78,7 +78,7 @@ impl ProcessBudget {
         self.0.limit / self.0.connections.load(Relaxed).max(1)
     }
 
-    /// Charges `bytes` to the process and to no connection, also above the limit: for memory that has a bound of its own.
+    /// Charges `bytes` to the process and to no connection, also above the limit: for memory with a separate bound.
     #[must_use]
     pub fn charge(&self, bytes: u64) -> ProcessCharge {
         let mut charge = ProcessCharge { process: self.clone(), bytes: 0 };
@@ -147,14 +147,14 @@ impl ConnectionBudget {
         &self.0.process
     }
 
-    /// Charges `bytes`. `None` when the connection's limit or the process's would be exceeded; nothing is charged then.
+    /// Charges `bytes`. `None`, without a charge, if the limit of the connection or of the process would be exceeded.
     #[must_use]
     pub fn charge(&self, bytes: u64) -> Option<Charge> {
         let mut charge = self.empty();
         charge.try_set(bytes).then_some(charge)
     }
 
-    /// A charge of nothing, to be [set](Charge::set) later.
+    /// An empty charge, to be [set](Charge::set) later.
     #[must_use]
     pub fn empty(&self) -> Charge {
         Charge { budget: self.clone(), bytes: 0 }
@@ -189,7 +189,7 @@ impl Charge {
         &self.budget
     }
 
-    /// Charges `bytes` instead, also above the limits: for memory that is held already and has a bound of its own.
+    /// Changes the charge to `bytes`, also above the limits: for memory that is already held and has a separate bound.
     pub fn set(&mut self, bytes: u64) {
         if bytes > self.bytes {
             self.budget.add(bytes - self.bytes);

@@ -22,7 +22,7 @@ use crate::{
     tls::{Direction, Level},
 };
 
-/// The packet number space of an event, with 0-RTT and 1-RTT told apart.
+/// Packet number space of an event, which distinguishes 0-RTT and 1-RTT.
 pub use wire::PacketKind as PacketSpace;
 
 /// End of the connection that causes an event.
@@ -34,7 +34,7 @@ pub enum Initiator {
     Remote,
 }
 
-/// State of a connection at its start, as far as it is known before the first packet is read.
+/// State of a connection at its start, before the first packet is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
     /// Client or server.
@@ -93,7 +93,7 @@ pub struct PacketEvent<'a> {
     pub size: usize,
     /// Header up to and including the packet number, without header protection.
     pub header: &'a [u8],
-    /// Number of times the 1-RTT keys had been updated before those that seal it (RFC 9001 §6); 0 in other spaces.
+    /// Number of updates of the 1-RTT keys before the packet's key (RFC 9001 §6); 0 in other spaces.
     pub key_phase: u64,
     /// Frames in the clear, before sealing or after opening.
     pub payload: &'a [u8],
@@ -155,7 +155,7 @@ pub struct LossEvent {
 /// State of recovery and congestion control at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryMetrics {
-    /// Smallest RTT so far.
+    /// Minimum RTT.
     pub min_rtt: Duration,
     /// Smoothed RTT.
     pub smoothed_rtt: Duration,

@@ -95,7 +95,7 @@ impl Pacer {
         if credit >= want.min(self.quantum) { credit } else { 0 }
     }
 
-    /// Time at which [`Pacer::budget`] will allow something of `want`; `None` when it does at `now`.
+    /// Time at which [`Pacer::budget`] permits a part of `want`; `None` if it does at `now`.
     pub fn next_release(&mut self, now: Instant, want: u64) -> Option<Instant> {
         let rate = self.rate?;
         self.refill(now);
@@ -106,7 +106,7 @@ impl Pacer {
         Some(now + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
     }
 
-    /// Takes the bytes of a packet that left. Those that may not wait (probes) overdraw the credit.
+    /// Subtracts the bytes of a sent packet. Packets that may not wait (probes) overdraw the bucket.
     #[inline]
     pub fn on_sent(&mut self, bytes: u16) {
         if self.rate.is_some() {
@@ -114,7 +114,7 @@ impl Pacer {
         }
     }
 
-    /// The rate; `None` while nothing is paced.
+    /// Pacing rate; `None` while nothing is paced.
     pub fn rate(&self) -> Option<Bitrate> {
         self.rate
     }

@@ -25,11 +25,10 @@ pub struct Profile {
     pub congestion: Algorithm,
     /// Policy by which the peer's packets are acknowledged.
     pub acks: AckPolicy,
-    /// Frequency of the acknowledgements that the peer is asked for.
+    /// Acknowledgement frequency requested of the peer.
     pub ack_frequency: AckFrequency,
-    /// Largest number of receive times that the peer is asked to report in an acknowledgement (draft-ietf-quic-receive-ts-02),
-    /// from which the variation of delay is known for each direction. 0 asks for none; 64 are plenty, more than 128 are not
-    /// taken.
+    /// Largest number of receive timestamps that the peer is asked to report in an acknowledgement (draft-ietf-quic-receive-ts-02). They
+    /// give the variation of the delay in each direction. 0 requests none; 64 suffice, more than 128 are not accepted.
     pub receive_timestamps: u16,
     /// Forward error correction: `off`, `receive`, a code such as `rlc:1/5:40`, or `auto` (docs/fec.md).
     pub fec: FecPolicy,
@@ -40,23 +39,21 @@ pub struct Profile {
     pub streams: StreamsConfig,
     /// Bytes that each of the two queues of unreliable datagrams may hold. 0 refuses DATAGRAM frames.
     pub datagram_queue: u64,
-    /// Idle timeout: the connection ends when nothing is received for this long; the smaller of both ends' values holds. Zero:
+    /// Idle timeout: the connection ends after this time without received packets; the smaller of both endpoints' values holds. Zero:
     /// never.
     pub idle_timeout: Duration,
     /// Silence after which a PING is sent, as a keep-alive. `None` lets an idle connection time out.
     pub keep_alive: Option<Duration>,
-    /// Send PINGs as a client that waits for data and receives nothing, so that the server learns its address after a NAT has
-    /// changed its mapping: the first after two probe timeouts and 250 ms, then at most one a second, at most 12 in one
-    /// silence. An idle connection sends none.
+    /// PINGs of a client that waits for data and receives nothing, so that the server learns its address after a NAT rebinding: the first
+    /// after two probe timeouts and 250 ms, then at most one a second, at most 12 in one silence. An idle connection sends none.
     pub silence_pings: bool,
-    /// Time within which the handshake has to be complete. Otherwise it is given up, with CONNECTION_CLOSE to a peer whose
-    /// address is validated.
+    /// Time limit of the handshake. After it the handshake is abandoned, with CONNECTION_CLOSE to a peer with a validated address.
     pub handshake_timeout: Duration,
     /// UDP payload that is sent on a new path without proof that it arrives, in bytes; at least 1,200, which every path
     /// for QUIC carries. Mobile networks commonly pass 1,350.
     pub initial_mtu: u16,
-    /// UDP payload up to which discovery looks for the largest that arrives (RFC 8899), in bytes. An Ethernet carries 1,452
-    /// over IPv6 and 1,472 over IPv4. No more than `initial_mtu`: no discovery.
+    /// Largest UDP payload of MTU discovery (RFC 8899), in bytes. Ethernet carries 1,452 over IPv6 and 1,472 over IPv4. At most
+    /// `initial_mtu`: no discovery.
     pub max_mtu: u16,
     /// Time after which a size below `max_mtu` is probed again, and after a failure `max_mtu`.
     pub mtu_search_interval: Duration,
@@ -69,7 +66,7 @@ pub struct Profile {
     /// Let the spin bit show round trips to observers of the path (RFC 9000 §17.4); one path in 16 does not.
     // RFC 9000 §17.4 MUST-2: the spin bit can be switched off
     pub spin: bool,
-    /// Offer and use a fixed bit that is not fixed (RFC 9287), so that the network does not come to depend on it.
+    /// Offer and use greasing of the fixed bit (RFC 9287), so that the network does not come to depend on it.
     pub grease: bool,
     /// Policy of key updates that this end starts.
     pub key_update: KeyUpdatePolicy,

@@ -13,14 +13,14 @@ const LONGEST: usize = 512;
 /// For whom a token is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenOwner<'a> {
-    /// The name that the server was asked for.
+    /// Requested server name.
     pub server_name: &'a str,
     /// The version of QUIC that the connection ended up with.
     // RFC 9369 §5 MUST NOT-1: tickets and tokens do not pass from one version to the other
     pub version: u32,
 }
 
-/// Keeps the tokens of servers until a connection to the same server needs one.
+/// Store of servers' tokens until a connection to the same server needs one.
 pub trait TokenStore: Send + Sync {
     /// Keeps a token.
     fn put(&self, owner: TokenOwner<'_>, token: &[u8]);
@@ -44,7 +44,7 @@ struct Server {
 }
 
 impl MemoryTokens {
-    /// For so many servers.
+    /// Creates a store for this number of servers.
     pub fn new(servers: usize) -> Self {
         Self { servers: Mutex::new(VecDeque::new()), most: servers }
     }

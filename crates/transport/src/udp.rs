@@ -12,7 +12,7 @@ use crate::acks::Ecn;
 pub struct Datagram {
     /// Remote address.
     pub remote: SocketAddr,
-    /// The address of ours that they were sent to, when the socket can tell.
+    /// Local address that received them, if the socket reports it.
     pub local: Option<IpAddr>,
     /// The mark of the network on them.
     pub ecn: Option<Ecn>,
@@ -29,7 +29,7 @@ pub struct Datagram {
 pub struct Transmit {
     /// Remote address.
     pub remote: SocketAddr,
-    /// The address of ours that they leave from, when that matters.
+    /// Local address to send from, if it matters.
     pub local: Option<IpAddr>,
     /// The mark that they carry.
     pub ecn: Option<Ecn>,

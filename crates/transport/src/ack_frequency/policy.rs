@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use units::Duration;
 
-/// Acknowledgement frequency that the peer is asked for.
+/// Acknowledgement frequency requested of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum AckFrequency {

@@ -6,8 +6,8 @@ use wire::ConnectionId;
 
 /// Makes connection IDs and reads back which shard of the endpoint an ID belongs to.
 ///
-/// The shard stands in the clear beside the part that may be encrypted: the kernel's classic packet filter, which picks
-/// the socket of a shard, can compare bytes but cannot decrypt.
+/// The shard is in the clear beside the part that may be encrypted: the kernel's classic packet filter, which selects the socket of a
+/// shard, can compare bytes but cannot decrypt.
 pub trait ConnectionIdGenerator: Send {
     /// Generates a fresh ID. An ID never repeats within the life of the endpoint, and reveals nothing to an observer about
     /// another ID of the same connection (RFC 9000 §5.1).

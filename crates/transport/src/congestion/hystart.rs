@@ -48,7 +48,7 @@ impl Default for HyStart {
 }
 
 impl HyStart {
-    /// Takes in an acknowledgement during slow start; `bytes` are those that the window may grow by.
+    /// Processes an acknowledgement during slow start; `bytes` is the permitted growth of the window.
     pub fn on_acked(&mut self, bytes: u64, ack: &AckSample) -> Growth {
         // RFC 9406 §4.2: rounds are delimited by a packet sent after the previous round ended. The bytes that had been
         // delivered when a packet left say the same as its number, and do so across packet number spaces.

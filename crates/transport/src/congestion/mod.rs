@@ -42,7 +42,7 @@ pub struct SentSample {
     pub bytes: u16,
     /// Bytes in flight before it.
     pub in_flight_before: u64,
-    /// The sender had run out of data within the last round trip; together with nothing in flight: it restarts from idle.
+    /// Set if the sender was application-limited within the last round trip. With nothing in flight it restarts from idle.
     pub app_limited: bool,
     /// Sent because a probe timeout expired.
     pub pto_probe: bool,
@@ -55,7 +55,7 @@ pub struct AckSample {
     pub packets: u64,
     /// Bytes of these packets.
     pub bytes: u64,
-    /// The bytes of those that were sent after [`Controller::recovery_started_at`].
+    /// Bytes of those packets that were sent after [`Controller::recovery_started_at`].
     pub bytes_after_recovery: u64,
     /// Bytes newly declared lost by the same acknowledgement.
     pub newly_lost: u64,
@@ -63,7 +63,7 @@ pub struct AckSample {
     pub rtt: Option<Duration>,
     /// The newest sample without the time for which the peer held the acknowledgement back (RFC 9002 §5.3).
     pub adjusted_rtt: Duration,
-    /// The smallest RTT of the path so far; `None` before the first sample.
+    /// Minimum RTT of the path; `None` before the first sample.
     pub min_rtt: Option<Duration>,
     /// The smoothed RTT of the path.
     pub smoothed_rtt: Duration,
@@ -81,8 +81,8 @@ pub struct AckSample {
     pub delivered: u64,
     /// Bytes that the path has lost in total.
     pub lost: u64,
-    /// RFC 9002 §7.8: within the flight that is being acknowledged, the window (or the pacing that follows from it) held
-    /// back data that was ready. A window that was not used says nothing about what the path can take.
+    /// RFC 9002 §7.8: set if, within the acknowledged flight, the window (or the pacing that follows from it) limited the sender. A window
+    /// that was not used shows nothing about the capacity of the path.
     pub window_limited: bool,
     /// Within that flight the window itself was full, not only pacing in the way.
     pub window_full: bool,
@@ -90,7 +90,7 @@ pub struct AckSample {
     pub app_limited: bool,
 }
 
-/// One packet declared lost, with what it remembers of its departure.
+/// One packet declared lost, with data about its departure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostPacket {
     /// Packet number.
@@ -118,7 +118,7 @@ pub struct LossSample {
     pub largest_lost: u64,
     /// Time at which that packet left.
     pub largest_lost_sent_at: Instant,
-    /// The losses span so much time that the path counts as persistently congested (RFC 9002 §7.6).
+    /// Set if the losses span so much time that congestion is persistent (RFC 9002 §7.6).
     pub persistent: bool,
     /// The packets were lost without a sign of congestion, and the profile lets the controller ignore such losses.
     pub random: bool,
@@ -256,7 +256,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// Parameters of a path with this datagram size; nothing else is special about it.
+    /// Default parameters of a path with this datagram size.
     pub fn for_mtu(mtu: u16) -> Self {
         Self { initial_window: None, mtu, seed: Seed::from_number(0), now: Instant::ZERO }
     }

@@ -2,7 +2,7 @@
 
 use units::{Bitrate, Duration};
 
-/// Model of one path at one moment. `None`: there is no such bound, or nothing was measured.
+/// Model of one path at one moment. `None`: no such bound, or no measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathModel {
     /// Largest delivery rate seen lately; zero before the first sample.
@@ -31,7 +31,7 @@ pub struct PathModel {
     pub target_with_headroom: Option<u64>,
     /// Number of times each state was entered; one acknowledgement may lead through several.
     pub state_entries: [(&'static str, u32); 7],
-    /// Packet-timed round trips so far.
+    /// Number of packet-timed round trips.
     pub rounds: u64,
     /// Rounds in a row in which the delivery rate grew by less than a quarter.
     pub plateau_rounds: u32,

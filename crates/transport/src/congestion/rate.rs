@@ -99,8 +99,8 @@ impl RateEstimator {
         self.lost = self.lost.saturating_sub(u64::from(size));
     }
 
-    /// The sender has run out of data while the window would have let it send: what is sent until this moment's flight
-    /// has been delivered says nothing about the path's rate.
+    /// Marks the sender as application-limited: the window would permit more. Packets sent until the present flight is delivered show
+    /// nothing about the path's rate.
     pub fn on_app_limited(&mut self, in_flight: u64) {
         self.app_limited = (self.delivered + in_flight).max(1);
     }
@@ -131,13 +131,13 @@ impl RateEstimator {
         }
     }
 
-    /// Bytes delivered so far.
+    /// Delivered bytes.
     #[inline]
     pub fn delivered(&self) -> u64 {
         self.delivered
     }
 
-    /// Bytes lost so far.
+    /// Lost bytes.
     #[inline]
     pub fn lost(&self) -> u64 {
         self.lost

@@ -22,8 +22,8 @@ impl Connection {
         if self.lifecycle.is_open() { self.packets.sources.streams.open(dir) } else { None }
     }
 
-    /// Goes on under another congestion controller, on all paths. What the path has shown so far is kept; what is in flight
-    /// stays in flight. Without effect where it is the one in use.
+    /// Changes the congestion controller on all paths. Estimates of the path are kept; packets in flight stay in flight. Without effect if
+    /// it is the one in use.
     pub fn set_congestion(&mut self, now: Instant, algorithm: Algorithm) {
         if self.profile.congestion == algorithm {
             return;
@@ -57,7 +57,7 @@ impl Connection {
         self.packets.sources.streams.write(id, data)
     }
 
-    /// Ends the stream after what was written.
+    /// Ends the stream after the written data.
     ///
     /// # Errors
     /// When the stream is not open for sending.
@@ -127,7 +127,7 @@ impl Connection {
         self.packets.sources.streams.unacknowledged_bytes()
     }
 
-    /// Returns whether reading has freed flow control credit to be announced: `poll_transmit` has something.
+    /// Returns whether reading has freed flow control credit to announce: `poll_transmit` has a packet.
     pub fn wants_to_send_credit(&self) -> bool {
         self.packets.sources.streams.wants_to_send()
     }
@@ -135,12 +135,12 @@ impl Connection {
     /// At most `max` bytes of a stream. `None` when everything was read up to its end.
     ///
     /// # Errors
-    /// [`ReadError::Blocked`] when nothing is there: `Readable` follows.
+    /// [`ReadError::Blocked`] without data: `Readable` follows.
     pub fn read(&mut self, id: StreamId, max: usize, order: Order) -> Result<Option<Chunk>, ReadError> {
         self.packets.sources.streams.read(id, max, order)
     }
 
-    /// Gives `out` the next parts of a stream until these are `enough` bytes or more, or no more can be read, and says which.
+    /// Passes the next chunks of a stream to `out` until they are `enough` bytes or more, or no more can be read, and returns the reason.
     ///
     /// # Errors
     /// When the stream was read to its end or stopped before, or there is none.
@@ -154,7 +154,7 @@ impl Connection {
         self.packets.sources.streams.read_many(id, enough, order, out)
     }
 
-    /// Remembers what becomes of each datagram, for measurements.
+    /// Records the fate of each datagram, for measurements.
     pub fn record_datagram_fates(&mut self) {
         self.packets.sources.datagrams.record_fates();
     }
@@ -225,8 +225,8 @@ impl Connection {
         self.packets.sources.control.ping.request();
     }
 
-    /// Number of times the peer has challenged the path in use. A client that is challenged after a silence knows that its address has
-    /// changed on the way: a translator has forgotten it.
+    /// Number of PATH_CHALLENGE frames of the peer on the path in use. A challenge after a silence tells a client that its address has
+    /// changed on the path, because a NAT has dropped its mapping.
     pub fn challenges_received(&self) -> u64 {
         self.paths.active().challenge.asked
     }

@@ -118,9 +118,8 @@ pub(crate) struct Origin {
 
 /// A QUIC connection, client or server.
 ///
-/// Contract: after each `handle_…` and after commands, drain `poll_transmit` and `poll_event` until they return
-/// nothing, then sleep until a datagram arrives or the time that `poll_timeout` names. An [`Endpoint`](crate::Endpoint)
-/// does this for all of its connections.
+/// Contract: after each `handle_…` and after commands, drain `poll_transmit` and `poll_event` until they return nothing. Then sleep until a
+/// datagram arrives or the time of `poll_timeout`. An [`Endpoint`](crate::Endpoint) does this for all of its connections.
 pub struct Connection {
     side: Side,
     profile: Arc<Profile>,

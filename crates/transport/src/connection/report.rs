@@ -38,10 +38,10 @@ impl Connection {
 
     /// The last address at which the peer has shown that it receives (RFC 9000 §8).
     ///
-    /// A server's path to a client is validated by a token, by the first Handshake packet, and after a change of address by an
-    /// answer to a challenge. Until the first of these this is the address of the Initial packets, which anybody can forge:
-    /// see [`has_validated_remote`](Self::has_validated_remote). It cannot change before the handshake is confirmed. A client
-    /// chose the address of its server, and the handshake authenticates it.
+    /// Tokens, the first Handshake packet, and after a change of address a response to a challenge validate a server's path to a client.
+    /// Until the first of these, the result is the address of the Initial packets, which anyone can forge: see
+    /// [`has_validated_remote`](Self::has_validated_remote). It cannot change before the handshake is confirmed. A client chose the address
+    /// of its server, and the handshake authenticates it.
     pub fn validated_remote(&self) -> SocketAddr {
         self.paths.validated_remote()
     }
@@ -81,7 +81,7 @@ impl Connection {
         self.paths.active().recovery.controller().model()
     }
 
-    /// Acknowledgement frequency that the peer is asked for; [`AckFrequency::Off`] also when it does not understand that.
+    /// Acknowledgement frequency requested of the peer; [`AckFrequency::Off`] also if the peer does not support requests.
     pub fn ack_frequency(&self) -> AckFrequency {
         self.packets.sources.ack_requests.policy()
     }

@@ -15,8 +15,8 @@ use crate::{acks::Ecn, observe::DatagramsEvent, path::BASE_MTU, recovery::Allowa
 const MAX_SEGMENTS: usize = 64;
 
 impl Connection {
-    /// Fills `buffer` with datagrams for one address, up to 64 of the same size. `None` when nothing can be sent at `now`;
-    /// `poll_timeout` returns when something can.
+    /// Fills `buffer` with datagrams for one address, up to 64 of the same size. `None` if nothing can be sent at `now`; `poll_timeout`
+    /// returns the time at which sending is possible.
     pub fn poll_transmit(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
         if self.lifecycle.is_open()
             && let Some(transmit) = self.transmit_path_probe(now, buffer)

@@ -151,7 +151,7 @@ impl Observation {
 }
 
 impl Connection {
-    /// Adds an observer from here on, beside those that the connection has.
+    /// Adds an observer of the connection.
     pub fn set_observer(&mut self, observer: Box<dyn Observer>) {
         self.observation.add(observer);
     }
@@ -171,7 +171,7 @@ impl Connection {
         self.set_observer(observer);
     }
 
-    /// The IDs by which others may know this connection: the one that the client addressed first, then those of this end.
+    /// Connection IDs of this connection: the one that the client addressed first, then those of this endpoint.
     pub fn ids(&self) -> impl Iterator<Item = wire::ConnectionId> + '_ {
         self.packets.identity.known_ids()
     }

@@ -26,7 +26,7 @@ const MAX_SECRET_LEN: usize = 48;
 
 /// A packet whose authentication tag does not match.
 ///
-/// It says nothing else on purpose: RFC 9001 §9.5 wants the reasons to be indistinguishable.
+/// It has no further data on purpose: RFC 9001 §9.5 requires that the causes are indistinguishable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the packet failed authentication")]
 pub struct Forged;

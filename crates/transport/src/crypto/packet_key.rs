@@ -44,8 +44,8 @@ impl PacketKey {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// Encrypts a packet's payload in place. The last 16 bytes of `payload_and_tag` receive the tag, whatever was in
-    /// them. `header` is everything before the payload, with the packet number, before header protection.
+    /// Encrypts a packet's payload in place. The last 16 bytes of `payload_and_tag` are overwritten with the tag. `header` is everything
+    /// before the payload, with the packet number, before header protection.
     ///
     /// Never seal two packets with the same `pn` and `path` with one key.
     ///
@@ -56,7 +56,7 @@ impl PacketKey {
         self.seal_with(pn, path, header, payload_and_tag, &[]);
     }
 
-    /// As [`seal`](Self::seal); the last bytes of the payload are read from `tail`, whatever is in their place.
+    /// Like [`seal`](Self::seal); the last bytes of the payload are read from `tail` and not from the packet.
     ///
     /// # Panics
     /// If `payload_and_tag` is shorter than `tail` and a tag.

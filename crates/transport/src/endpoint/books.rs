@@ -26,7 +26,7 @@ impl Carried {
     }
 }
 
-/// Datagrams and bytes that went through an endpoint in one direction.
+/// Datagrams and bytes of an endpoint in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectionBooks {
     /// In all.
@@ -104,7 +104,7 @@ impl Endpoint {
         sum
     }
 
-    /// Returns whether the books balance: those of every connection, and those of the socket with them.
+    /// Returns whether the accounts balance: those of every connection, and those of the socket with them.
     ///
     /// # Errors
     /// The first that does not.

@@ -27,8 +27,8 @@ impl Misrouted {
 }
 
 impl Endpoint {
-    /// Makes this endpoint number `own` of `count` shards that share an address and a secret. Datagrams for another shard come
-    /// out of [`poll_misrouted`](Self::poll_misrouted).
+    /// Makes this endpoint shard `own` of `count` that share an address and a secret. [`poll_misrouted`](Self::poll_misrouted) returns
+    /// datagrams for other shards.
     pub fn set_shard(&mut self, own: u8, count: u8) {
         (self.misrouted.own, self.misrouted.count) = (own, count);
     }

@@ -80,11 +80,10 @@ struct Slot {
 
 /// Endpoint: all connections of one socket.
 ///
-/// Contract: call [`handle_datagram`](Self::handle_datagram), [`handle_timeout`](Self::handle_timeout) or commands of a
-/// connection ([`connection_mut`](Self::connection_mut)); then drain [`poll_transmit`](Self::poll_transmit) and
-/// [`poll_event`](Self::poll_event) until they return nothing; then wait for a datagram or for
-/// [`poll_timeout`](Self::poll_timeout). Nothing happens between calls. A driver that runs TLS elsewhere
-/// ([`hand_out_tls`](Self::hand_out_tls)) also drains [`poll_tls_step`](Self::poll_tls_step).
+/// Contract: call [`handle_datagram`](Self::handle_datagram), [`handle_timeout`](Self::handle_timeout) or commands of a connection
+/// ([`connection_mut`](Self::connection_mut)); then drain [`poll_transmit`](Self::poll_transmit) and [`poll_event`](Self::poll_event) until
+/// they return nothing; then wait for a datagram or for [`poll_timeout`](Self::poll_timeout). There is no activity between calls. A driver
+/// that runs TLS elsewhere ([`hand_out_tls`](Self::hand_out_tls)) also drains [`poll_tls_step`](Self::poll_tls_step).
 ///
 /// Instants are the caller's; with the Unix epoch as their origin, tokens outlive the process.
 pub struct Endpoint {
@@ -228,8 +227,8 @@ impl Endpoint {
         Handle { index, generation: slot.generation }
     }
 
-    /// Sets the size of the buffers that datagrams lie in from here on. A connection that keeps part of a datagram keeps its
-    /// whole buffer in memory, and is charged for it.
+    /// Sets the size of the receive buffers. A connection that keeps part of a datagram keeps its whole buffer in memory, and is charged
+    /// for it.
     pub fn set_receive_buffer(&mut self, bytes: usize) {
         self.receive_buffer = bytes;
     }
@@ -381,7 +380,7 @@ impl Endpoint {
         Some((at, Handle { index, generation: slot.generation }, timer))
     }
 
-    /// Fills `buffer` with payloads for one address. Returns `None` when no connection has anything to send at `now`.
+    /// Fills `buffer` with payloads for one address. Returns `None` if no connection has data to send at `now`.
     ///
     /// Up to 64 payloads of the same size are put into one buffer, as far as it has room and pacing permits.
     pub fn poll_transmit(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
@@ -404,9 +403,8 @@ impl Endpoint {
         None
     }
 
-    /// Takes the next event for the application, with its connection. To be polled before
-    /// [`poll_transmit`](Self::poll_transmit) too, if the application can act on it at once: its data is then sent together
-    /// with what the connection has to send.
+    /// Returns the next event for the application, with its connection. Poll it before [`poll_transmit`](Self::poll_transmit) if the
+    /// application can react at once: its data is then sent together with the connection's.
     pub fn poll_event(&mut self) -> Option<(Handle, Event)> {
         if self.events.is_empty() {
             for at in 0..self.dirty.len() {
@@ -437,7 +435,7 @@ impl Endpoint {
         self.slots[handle.index as usize].connection.as_deref_mut()
     }
 
-    /// Number of connections, those that are closing included.
+    /// Number of connections, closing ones included.
     pub fn open_connections(&self) -> usize {
         self.open
     }

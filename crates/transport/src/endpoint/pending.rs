@@ -82,8 +82,8 @@ impl Endpoint {
         self.handshake_waker = Some(waker);
     }
 
-    /// Resumes a handshake whose result has become ready ([`HandshakeWaker`]). Drain [`poll_transmit`](Self::poll_transmit)
-    /// afterwards. Does nothing when the connection has ended.
+    /// Resumes a handshake whose result is ready ([`HandshakeWaker`]). Drain [`poll_transmit`](Self::poll_transmit) afterwards. Without
+    /// effect if the connection has ended.
     pub fn resume_handshake(&mut self, now: Instant, handle: Handle) {
         if let Some(connection) = self.connection_mut(handle) {
             connection.resume_handshake(now);

@@ -86,7 +86,7 @@ impl Endpoint {
         self.foreign.queue.pop_front()
     }
 
-    /// Returns the connection IDs of the handshakes of clients that are not complete, those that the clients have chosen included.
+    /// Connection IDs of clients' incomplete handshakes, with those that the clients have chosen.
     pub fn handshake_ids(&self) -> impl Iterator<Item = ConnectionId> + '_ {
         let connections = self.slots.iter().filter_map(|slot| slot.connection.as_deref());
         connections.filter(|connection| !connection.was_connected()).flat_map(|connection| connection.local_ids())

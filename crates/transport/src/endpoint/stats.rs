@@ -1,6 +1,6 @@
 //! Counters of an endpoint.
 
-/// Counters of an endpoint, for what no connection reports.
+/// Counters of an endpoint for events outside of connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndpointStats {
     /// Datagrams that belonged to no connection and were not answered.
@@ -19,7 +19,7 @@ pub struct EndpointStats {
     pub forwarded: u64,
     /// Connections that were started, by either side.
     pub connections: u64,
-    /// 0-RTT packets that came before the first packet of their connection, and were kept for it.
+    /// 0-RTT packets that arrived before the first packet of their connection and were kept.
     pub early_kept: u64,
     /// First packets refused because of a Retry token that was too old or not theirs.
     pub tokens_invalid: u64,
@@ -29,8 +29,8 @@ pub struct EndpointStats {
     pub tokens_expired: u64,
     /// NEW_TOKEN tokens that were used before, or from another address. The client is as one without a token.
     pub tokens_not_accepted: u64,
-    /// NEW_TOKEN tokens of which the register of used tokens could not say whether they were used before: it was full, or its
-    /// answer was pending. The client is as one without a token.
+    /// NEW_TOKEN tokens without an answer of the register of used tokens: it was full, or its answer was pending. The client is treated as
+    /// one without a token.
     pub tokens_unjudged: u64,
     /// Tokens that are not ours. The client is as one without a token.
     pub tokens_foreign: u64,

@@ -13,7 +13,7 @@ use units::Instant;
 use super::{Endpoint, Handle};
 use crate::handshake::{Done, Step};
 
-/// Work of one TLS session. It has to come back: until then the handshake waits.
+/// Step of a TLS session. It has to be returned: until then the handshake waits.
 #[must_use]
 pub struct TlsStep {
     handle: Handle,
@@ -76,9 +76,9 @@ impl Endpoint {
         self.tls_steps.limit = Some(limit.max(1));
     }
 
-    /// Takes the next step to run: steps of handshakes that have begun come before first steps. To be polled before
-    /// [`poll_transmit`](Self::poll_transmit) too, if steps are run at once: their handshake bytes are then sent together with
-    /// what the connection has to send anyway.
+    /// Returns the next step to run: steps of handshakes that have begun before first steps. Poll it before
+    /// [`poll_transmit`](Self::poll_transmit) if steps run at once: their handshake bytes are then sent together with the connection's
+    /// data.
     pub fn poll_tls_step(&mut self) -> Option<TlsStep> {
         if self.tls_steps.begun.is_empty() && self.tls_steps.new.is_empty() {
             for at in 0..self.dirty.len() {

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use fec::Scheme;
 use serde::{Deserialize, Serialize};
 
-/// Forward error correction: off, only understood, at a fixed rate, or as the path asks for.
+/// Forward error correction: off, receive only, at a fixed rate, or adaptive.
 ///
 /// In text: `off`, `receive`, `xor:10`, `rs:10+2`, `rs:20+4/6` (six blocks interleaved), `rlc:1/5:40` (one repair for five
 /// packets, over the latest 40), `auto`.

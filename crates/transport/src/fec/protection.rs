@@ -17,8 +17,8 @@ pub enum Protection {
 pub struct DatagramFlow {
     /// Choice of protection.
     pub protection: Protection,
-    /// The share of its datagrams that may stay lost. It is not protected while the path loses less, and with the policy `auto` by no
-    /// stronger code than leaves so much.
+    /// Share of its datagrams that may stay lost. It is not protected while the path loses less. The policy `auto` uses no stronger code
+    /// than this share needs.
     pub tolerated_loss: Probability,
     /// After this time a datagram is worthless: it is neither sent nor repaired any more. `None`: never.
     pub expiry: Option<Duration>,

@@ -21,7 +21,7 @@ use crate::crypto::{CipherSuite, HeaderKey, Labels, PacketKey, Secret, initial_s
 use crate::error::{Code, TransportError};
 use crate::tls::{Direction, Level};
 
-/// Limits of what keys are used for; the default is what the standard states for the suite (RFC 9001 §6.6).
+/// Limits on the use of keys; the default is that of the standard for the suite (RFC 9001 §6.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyLimits {
     /// Packets that may be sealed with one key.
@@ -179,7 +179,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// No keys. `labels` are those of the connection's version.
+    /// Without keys. `labels` are those of the connection's version.
     pub fn new(side: Side, labels: &'static Labels, limits: KeyLimits) -> Self {
         Self {
             side,
@@ -271,7 +271,7 @@ impl Keys {
         }
     }
 
-    /// Allows CONNECTION_CLOSE packets to be sealed with what was reserved of the last key.
+    /// Permits CONNECTION_CLOSE packets to use the reserve of the last key.
     pub fn allow_close_packets(&mut self) {
         self.one_rtt.allow_close_packets();
     }
@@ -284,8 +284,8 @@ impl Keys {
         }
     }
 
-    /// Opens a packet with a long header. `packet` ends where the Length field says; `expected_pn` is the largest packet
-    /// number received in its space plus one, or zero.
+    /// Opens a packet with a long header. `packet` ends at the end of the Length field's range; `expected_pn` is the largest packet number
+    /// received in its space plus one, or zero.
     ///
     /// When it fails, the packet is overwritten.
     pub fn open_long(
@@ -388,7 +388,7 @@ impl Keys {
         self.one_rtt.seals_from_elsewhere()
     }
 
-    /// As [`seal_short`](Self::seal_short); the last bytes before the tag are read from `tail`, whatever is in the packet there.
+    /// Like [`seal_short`](Self::seal_short); the last bytes before the tag are read from `tail` and not from the packet.
     pub fn seal_short_with(
         &mut self,
         packet: &mut [u8],
@@ -412,14 +412,14 @@ impl Keys {
         self.one_rtt.confirmed = true;
     }
 
-    /// An ACK frame with this largest packet number goes out in a 1-RTT packet. Call it before the next packet is opened:
-    /// the peer may update its keys once it has an acknowledgement of the current ones.
+    /// Records that a 1-RTT packet carries an ACK frame with this largest packet number. Call it before the next packet is opened: the peer
+    /// may update its keys once it has an acknowledgement of the current ones.
     #[inline]
     pub fn on_ack_sent(&mut self, path: PathId, largest: u64) {
         self.one_rtt.on_ack_sent(path, largest);
     }
 
-    /// An ACK frame acknowledged this largest packet number; `old_keys` is that of the packet it came in.
+    /// Records that an ACK frame acknowledged this largest packet number; `old_keys` is that of the packet with the frame.
     #[inline]
     pub fn on_acked(&mut self, path: PathId, largest: u64, now: Instant, old_keys: bool) -> Result<(), TransportError> {
         self.one_rtt

@@ -37,9 +37,8 @@ use crate::{
 
 /// Writes what one end of a connection does as qlog.
 ///
-/// Records are collected and written 32 KiB at a time, when the connection closes, on [`flush`](Self::flush), and when the
-/// writer is dropped. The first error ends the writing; the connection continues, and [`error`](Self::error) says what
-/// happened.
+/// Records are buffered and written 32 KiB at a time, when the connection closes, on [`flush`](Self::flush), and when the writer is
+/// dropped. The first error ends the writing; the connection continues, and [`error`](Self::error) returns the error.
 pub struct QlogWriter<W: Write + Send> {
     records: Records<W>,
     /// The first record has been written.
@@ -82,7 +81,7 @@ impl<W: Write + Send> QlogWriter<W> {
         }
     }
 
-    /// Sets the wall-clock time of the reference, as the time since 1970 (UTC). Has no effect once something has been written.
+    /// Sets the wall-clock time of the reference, as the time since 1970 (UTC). Without effect after the first write.
     #[must_use]
     pub fn with_wall_clock(mut self, since_1970: Duration) -> Self {
         self.wall_clock = Some(rfc3339(since_1970));

@@ -36,7 +36,7 @@ pub struct QuicLbParameters {
     pub nonce_len: usize,
     /// Key of AES-128; `None` leaves server ID and nonce in the clear.
     pub key: Option<[u8; 16]>,
-    /// The first octet says how many bytes follow it.
+    /// Set if the first octet encodes the number of bytes that follow it.
     pub encodes_len: bool,
 }
 
@@ -107,7 +107,7 @@ impl Decoded {
         ServerId::of(&self.block[..self.server_id_len])
     }
 
-    /// Nonce, in which the server may have what it needs for itself.
+    /// Nonce, in which the server may encode data.
     pub fn nonce(&self) -> &[u8] {
         &self.block[self.server_id_len..self.len]
     }
@@ -202,8 +202,8 @@ impl QuicLb {
         ConnectionId::new(&bytes[..=len])
     }
 
-    /// Decodes an ID, or the packet from its first byte on: bytes behind the block are ignored, since a server may append some
-    /// of its own. `None` when the ID is of another configuration, too short, or its own length is wrong.
+    /// Decodes an ID, or the packet from its first byte on: bytes behind the block are ignored, because a server may append further bytes.
+    /// `None` if the ID is of another configuration, too short, or its encoded length is wrong.
     pub fn decode(&self, id: &[u8]) -> Option<Decoded> {
         let mut block = self.block_of(id)?;
         let len = self.block_len();

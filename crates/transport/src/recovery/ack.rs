@@ -12,7 +12,7 @@ use crate::sent::{EcnFeedback, Entry, Found, LatePacket, Ledger, PathIndex, Verd
 /// Result of an acknowledgement or a timeout, over all paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AckOutcome {
-    /// Packets newly acknowledged, those that only acknowledged included.
+    /// Newly acknowledged packets, ACK-only packets included.
     pub acked_packets: u64,
     /// Bytes in flight newly acknowledged.
     pub acked_bytes: u64,
@@ -263,8 +263,8 @@ impl Recovery {
     }
 }
 
-/// Processes an ACK frame: gives each frame of a packet whose fate it decides to `out`, updates the paths, and says what
-/// it brought. `ack_delay` is the frame's delay, scaled by the peer's exponent.
+/// Processes an ACK frame: passes each frame of a packet whose fate it decides to `out`, updates the paths, and returns the result.
+/// `ack_delay` is the frame's delay, scaled by the peer's exponent.
 ///
 /// # Errors
 /// RFC 9000 §13.1, §21.4: PROTOCOL_VIOLATION when a packet is acknowledged that was never sent.

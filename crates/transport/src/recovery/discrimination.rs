@@ -49,7 +49,7 @@ impl From<LossTolerance> for Probability {
     }
 }
 
-/// Cause of a loss, as far as it can be told.
+/// Cause of a loss, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
     /// A queue is full, or filling, or there is more loss than anybody should pass over.
@@ -84,7 +84,7 @@ pub struct Discrimination {
 }
 
 impl Discrimination {
-    /// Nothing seen yet; `None` when nothing is tolerated.
+    /// State before the first loss; `None` without a tolerance.
     pub fn new(tolerance: LossTolerance) -> Option<Self> {
         let on = tolerance != LossTolerance::OFF;
         on.then_some(Self { tolerance, waits: [Duration::ZERO; SAMPLES], next: 0, lost: 0.0, marked_at: None })
@@ -142,8 +142,8 @@ impl Discrimination {
     /// Share of losses that a controller may ignore at the moment; `None` while there is a sign of congestion, and
     /// while more is lost.
     ///
-    /// A window that grows exponentially (`growing`) fills a queue within a round, and packets ahead of those that overflow
-    /// it waited little: then the longest wait counts.
+    /// A window that grows exponentially (`growing`) fills a queue within a round, and packets ahead of those that overflow it had little
+    /// queueing delay: then the longest delay counts.
     pub fn tolerated(&self, now: Instant, rtt: &Rtt, growing: bool) -> Option<f64> {
         let min = rtt.min()?;
         let wait = if growing { self.waits.into_iter().max().unwrap_or_default() } else { self.wait() };

@@ -225,7 +225,7 @@ pub fn on_recovered<P: Paths + ?Sized>(
     Some(outcome)
 }
 
-/// Declares lost what is outstanding on a path that is given up together with its recovery.
+/// Declares outstanding packets lost on a path that is abandoned together with its recovery.
 pub fn abandon_path(ledger: &mut Ledger, path: PathIndex, out: &mut impl FnMut(Verdict, SentFrame)) {
     let mut from = 0;
     while let Some(pn) = ledger.next_outstanding(from) {

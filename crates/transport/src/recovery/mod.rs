@@ -203,8 +203,8 @@ impl Recovery {
         }
     }
 
-    /// The recovery of a path that differs from this one only in the peer's port: estimates and window continue, nothing is in
-    /// flight (RFC 9000 §9.4).
+    /// Recovery of a path that differs from this one only in the peer's port: estimates and window stay, nothing is in flight (RFC 9000
+    /// §9.4).
     pub fn continued(&self, now: Instant) -> Self {
         let mut next = Self {
             spaces: Default::default(),
@@ -224,9 +224,8 @@ impl Recovery {
         next
     }
 
-    /// Returns how many of `want` bytes may be sent at `now` (`u64::MAX` when more is ready than fits). To be asked only when
-    /// something is ready: the answer decides whether the window counts as used. Does not apply to probes and to packets that
-    /// only acknowledge (RFC 9002 §7, §7.5).
+    /// Returns how many of `want` bytes may be sent at `now` (`u64::MAX` if more is ready than fits). Call it only with data to send: the
+    /// answer decides whether the window counts as used. Does not apply to probes and to ACK-only packets (RFC 9002 §7, §7.5).
     #[inline]
     pub fn allowance(&mut self, now: Instant, want: u64) -> Allowance {
         let datagram = want.min(u64::from(self.mtu));
@@ -246,7 +245,7 @@ impl Recovery {
         }
     }
 
-    /// Time at which pacing will let something leave; `None` when it does at `now`, or when the window is full.
+    /// Time at which pacing permits the next packet; `None` if it does at `now`, or if the window is full.
     pub fn next_release(&mut self, now: Instant) -> Option<Instant> {
         let room = self.window.saturating_sub(self.bytes_in_flight);
         if room < u64::from(self.mtu) { None } else { self.pacer.next_release(now, u64::MAX) }
@@ -292,8 +291,8 @@ impl Recovery {
         pn
     }
 
-    /// The sender has nothing left to send although [`Recovery::allowance`] would let it. To be called at the end of each
-    /// round of sending in which that is so.
+    /// Marks the sender as application-limited: it has no data although [`Recovery::allowance`] permits more. Call it at the end of each
+    /// such round of sending.
     pub fn on_app_limited(&mut self, now: Instant) {
         self.paced_until = 0;
         if self.bytes_in_flight < self.window {
@@ -328,7 +327,7 @@ impl Recovery {
         &self.rtt
     }
 
-    /// Estimates from receive times; `None` when the peer is not asked for them.
+    /// Estimates from receive timestamps; `None` if the peer is not asked for them.
     pub fn one_way(&self) -> Option<&OneWay> {
         self.one_way.as_deref()
     }
@@ -414,9 +413,9 @@ impl Recovery {
         self.limited_until = self.rate.delivered() + self.bytes_in_flight.max(1);
     }
 
-    /// Goes on under another congestion controller. It begins with what this path has shown: the window in use or, after a
-    /// controller with a model of the path, the flight that fills it; BBRv3 with bandwidth and propagation delay, too. While the
-    /// path is still being searched, the new one continues searching from the window in use. What is in flight stays in flight.
+    /// Changes the congestion controller. The new one begins with the knowledge of this path: the window in use or, after a controller with
+    /// a path model, the flight that fills it; BBRv3 also with bandwidth and propagation delay. During a search of the path, the new one
+    /// continues the search from the window in use. Packets in flight stay in flight.
     pub fn change_controller(&mut self, now: Instant, config: &Config, seed: Seed) {
         let model = self.controller.model().filter(|model| model.bdp > 0);
         let filled = model.map_or(self.window, |model| model.bdp.min(self.window));

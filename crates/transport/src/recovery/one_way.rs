@@ -61,8 +61,7 @@ pub struct OneWay {
 }
 
 impl OneWay {
-    /// A packet of ours that left at `sent_at` arrived at `received` by the peer's clock, as `now` is told. Returns the
-    /// variation.
+    /// Records a packet that left at `sent_at` and arrived at `received` by the peer's clock, as reported at `now`. Returns the variation.
     pub fn on_forward(&mut self, now: Instant, sent_at: Instant, received: Duration) -> Duration {
         let raw = nanos(received).saturating_sub(nanos(sent_at - Instant::ZERO));
         Duration::from_nanos(self.directions[PathDirection::Forward as usize].sample(now, raw))
@@ -79,7 +78,7 @@ impl OneWay {
         self.floor = u64::try_from(smallest.as_nanos()).unwrap_or(u64::MAX);
     }
 
-    /// The variation that all packets of the last acknowledgement had at least: what a queue on the way adds.
+    /// Smallest variation of all packets of the last acknowledgement: the delay that a queue adds.
     pub fn forward_floor(&self) -> Option<Duration> {
         (self.directions[0].samples > 0).then(|| Duration::from_nanos(self.floor))
     }

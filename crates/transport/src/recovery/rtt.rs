@@ -29,15 +29,15 @@ impl Default for Rtt {
 }
 
 impl Rtt {
-    /// Estimates before the first sample, from an assumed RTT: [`INITIAL_RTT`], or what an earlier connection or a path
-    /// challenge over the same path took.
+    /// Estimates before the first sample, from an assumed RTT: [`INITIAL_RTT`], or that of an earlier connection or a path challenge over
+    /// the same path.
     pub fn new(initial: Duration) -> Self {
         let initial = nanos(initial);
         // RFC 9002 §5.3: the variation starts at half of the assumed RTT, so that the first PTO is three times the RTT.
         Self { latest: 0, adjusted: 0, smoothed: initial, variation: initial / 2, min: 0, first_sample_at: None }
     }
 
-    /// Takes a sample. `ack_delay` is what the peer reported, already limited as the caller has to (RFC 9002 §5.3).
+    /// Adds a sample. `ack_delay` is the delay reported by the peer, limited by the caller (RFC 9002 §5.3).
     pub fn sample(&mut self, now: Instant, latest: Duration, ack_delay: Duration) {
         let (latest, ack_delay) = (nanos(latest), nanos(ack_delay));
         self.latest = latest;
@@ -85,8 +85,7 @@ impl Rtt {
         Duration::from_nanos(self.latest)
     }
 
-    /// The newest sample without the peer's delay of the acknowledgement, as it went into the smoothed RTT: what the path
-    /// took. Zero before the first.
+    /// Newest sample without the peer's acknowledgement delay, as used for the smoothed RTT. Zero before the first.
     #[inline]
     pub fn adjusted(&self) -> Duration {
         Duration::from_nanos(self.adjusted)

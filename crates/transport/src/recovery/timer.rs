@@ -14,8 +14,8 @@ pub struct Progress {
     pub has_handshake_keys: bool,
     /// The handshake is confirmed (RFC 9001 §4.1.2).
     pub confirmed: bool,
-    /// The peer can send without limit: always true at a server; at a client when a Handshake packet of ours was
-    /// acknowledged or the handshake is confirmed (PeerCompletedAddressValidation).
+    /// Set if the peer can send without limit: always at a server; at a client once a Handshake packet was acknowledged or the handshake is
+    /// confirmed (PeerCompletedAddressValidation).
     pub peer_validated_us: bool,
     /// A server has sent all that it may to an address that is not validated (RFC 9000 §8.1).
     pub at_amplification_limit: bool,

@@ -60,7 +60,7 @@ impl Purpose {
 /// One secret of a ring. Times are seconds since 1970-01-01T00:00:00Z.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RingKey {
-    /// Number of the key, which goes out with everything that it seals. No two keys of a ring have the same.
+    /// Number of the key, which is sent with all data that it seals. Unique in a ring.
     pub id: u32,
     /// The secret.
     pub secret: [u8; 32],
@@ -170,7 +170,7 @@ impl KeyRing {
         Ok(Self(Arc::new(RwLock::new(Arc::new(derive(keys)?)))))
     }
 
-    /// Puts other keys into the ring, in all of its clones.
+    /// Replaces the keys of the ring, in all of its clones.
     ///
     /// # Errors
     /// As [`KeyRing::new`]; the ring is unchanged then.
@@ -180,8 +180,7 @@ impl KeyRing {
         Ok(())
     }
 
-    /// Adds a key that seals from `now` on (Unix seconds). The others open for `overlap` seconds more; those whose time is
-    /// over leave.
+    /// Adds a key that seals from `now` on (Unix seconds). The others open for `overlap` seconds more; expired ones are removed.
     ///
     /// # Errors
     /// When a key has this number already, or there are too many.

@@ -58,7 +58,7 @@ impl MemoryRegister {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).known.len()
     }
 
-    /// Returns whether nothing is remembered.
+    /// Returns whether the register is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

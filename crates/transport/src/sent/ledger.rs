@@ -102,7 +102,7 @@ impl Ledger {
         self.open += 1;
     }
 
-    /// Gives back the frames of a packet that is not sent after all.
+    /// Returns the frames of a packet that is not sent after all.
     pub fn abandon(&mut self, mut out: impl FnMut(SentFrame)) {
         for frame in self.frames.drain(self.frames.len() - self.open..) {
             out(frame);
@@ -135,8 +135,7 @@ impl Ledger {
         self.outstanding.min()
     }
 
-    /// Keeps the plaintext of a sent packet until no older packet is outstanding, for repair symbols or exact
-    /// retransmission.
+    /// Keeps the plaintext of a sent packet until no older packet is outstanding, for repair symbols or exact retransmission.
     pub fn keep_payload(&mut self, pn: u64, payload: Bytes) {
         debug_assert!(self.payloads.back().is_none_or(|kept| kept.0 < pn) && pn < self.next_pn());
         self.payloads.push_back((pn, payload));
@@ -148,8 +147,8 @@ impl Ledger {
         Some(&self.payloads[at].1)
     }
 
-    /// Shows the frames of the oldest ack-eliciting packets in flight, `packets` at most: what a probe repeats when there
-    /// is nothing new to send (RFC 9002 §6.2.4). They stay outstanding.
+    /// Passes the frames of the oldest ack-eliciting packets in flight, at most `packets` of them, to `out`: a probe repeats them if there
+    /// is no new data (RFC 9002 §6.2.4). They stay outstanding.
     pub fn oldest_unacked(&self, packets: usize, mut out: impl FnMut(SentFrame)) {
         let numbers = self.outstanding.iter().flatten();
         let entries = numbers.filter_map(|pn| self.entry(pn)).filter(|entry| entry.is_ack_eliciting());
@@ -158,9 +157,8 @@ impl Ledger {
         }
     }
 
-    /// Returns the memory that a busy phase left behind: forgets acknowledgement-only packets at the lower end, and, when
-    /// nothing else is outstanding, losses that could still turn out to be spurious. To be called when a connection goes
-    /// idle.
+    /// Frees memory of a busy phase: forgets ACK-only packets at the lower end and, if nothing else is outstanding, losses that could still
+    /// turn out to be spurious. Call it when a connection goes idle.
     pub fn shrink(&mut self) {
         while self.outstanding.min().is_some_and(|pn| !self.entries[self.index(pn)].is_in_flight()) {
             self.forget_oldest_non_eliciting();

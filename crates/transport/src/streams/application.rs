@@ -53,7 +53,7 @@ pub struct Unread {
     pub status: ReadStatus,
 }
 
-/// Bytes of a stream that have arrived, or that the peer says it has sent.
+/// Bytes of a stream that have arrived, or that the peer reports as sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReceivedBytes {
     /// Bytes up to the highest that has arrived; the final size once that is known.
@@ -209,10 +209,9 @@ impl Streams {
         Ok(())
     }
 
-    /// Gives a stream up, except for its first `reliable_size` bytes, which the peer's application still gets before it hears of the
-    /// reset (draft-ietf-quic-reliable-stream-reset). Permitted after [`finish`](Self::finish), too. A later call may name a
-    /// smaller size; the code of the first one stays. A size of 0 is as [`reset`](Self::reset). [`StreamEvent::Finished`] follows when all
-    /// of it has arrived.
+    /// Resets a stream except for its first `reliable_size` bytes, which the peer's application reads before the reset
+    /// (draft-ietf-quic-reliable-stream-reset). Permitted after [`finish`](Self::finish), too. A later call may lower the size; the code of
+    /// the first one stays. A size of 0 is [`reset`](Self::reset). [`StreamEvent::Finished`] follows when all of it has arrived.
     ///
     /// # Errors
     /// Errors when the peer does not accept it, the size is above what was written or named before, or the stream has ended.
@@ -341,8 +340,8 @@ impl Streams {
         (self.config.reset_stream_at, self.peer.reset_stream_at)
     }
 
-    /// Gives `out` the next parts of a stream until these are `enough` bytes or more, or no more can be read, and says which.
-    /// Cheaper than [`read`](Self::read) part by part.
+    /// Passes the next chunks of a stream to `out` until they are `enough` bytes or more, or no more can be read, and returns the reason.
+    /// Cheaper than repeated [`read`](Self::read).
     ///
     /// # Errors
     /// [`ReadError::Closed`] and [`ReadError::Unknown`].
@@ -399,11 +398,10 @@ impl Streams {
         unread
     }
 
-    /// The next part of a stream, at most `max` bytes (and at least one). `Ok(None)` is the end: all data was read. That is
-    /// said once.
+    /// Next chunk of a stream, at most `max` bytes (and at least one). `Ok(None)` is the end: all data was read. It is returned once.
     ///
     /// # Errors
-    /// [`ReadError::Blocked`] when nothing is there yet; the others are final.
+    /// [`ReadError::Blocked`] without data; the others are final.
     pub fn read(&mut self, id: StreamId, max: usize, order: Order) -> Result<Option<Chunk>, ReadError> {
         let slot = self.receiving(id)?;
         let stream = &mut self.slab[slot];

@@ -10,7 +10,7 @@ impl Streams {
         self.early = true;
     }
 
-    /// Lets a stream of ours send in 0-RTT packets.
+    /// Permits a stream of this endpoint to send in 0-RTT packets.
     pub fn allow_early(&mut self, id: StreamId) {
         if let Some(slot) = self.slab.find(id).filter(|_| self.early) {
             self.release(slot);

@@ -81,7 +81,7 @@ impl Streams {
         }
     }
 
-    /// STREAM. The data is kept as it is, so it should be a slice of the received buffer.
+    /// Processes a STREAM frame. The data is kept without a copy, so it should be a slice of the receive buffer.
     ///
     /// # Errors
     /// STREAM_STATE_ERROR, STREAM_LIMIT_ERROR, FLOW_CONTROL_ERROR, FINAL_SIZE_ERROR; INTERNAL_ERROR when the data is

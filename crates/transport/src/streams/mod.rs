@@ -66,7 +66,7 @@ use self::{
 pub(crate) use self::{awaited::Awaited, outgoing::Tail};
 use crate::error::{Code, TransportError};
 
-/// Limits on what the streams of a connection may hold.
+/// Limits of the streams of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StreamsConfig {
@@ -127,7 +127,7 @@ pub struct StreamFigures {
     pub delivered_bytes: u64,
     /// Bytes received that had been received before.
     pub duplicate_bytes: u64,
-    /// Bytes received that nobody will read.
+    /// Received bytes that the application does not read.
     pub unwanted_bytes: u64,
     /// Streams that are live: not both parts over, acknowledged and known to the application.
     pub live_streams: u64,
@@ -247,7 +247,7 @@ impl Streams {
         parameters.reset_stream_at = self.config.reset_stream_at;
     }
 
-    /// Takes the limits that the peer starts with: those remembered for early data, and then those of the handshake.
+    /// Sets the initial limits of the peer: those remembered for early data, and then those of the handshake.
     ///
     /// # Errors
     /// PROTOCOL_VIOLATION when they fall below what was used under the remembered ones. RFC 9000 §7.4.1: a server that accepts
@@ -360,7 +360,7 @@ impl Streams {
             || self.slab.slots().any(|slot| self.slab[slot].send.is_blocked())
     }
 
-    /// Says again what holds data back: the limit of the connection, or else of a stream. `false` when nothing does.
+    /// Repeats DATA_BLOCKED or STREAM_DATA_BLOCKED for the limit in force. Returns `false` without one.
     pub fn repeat_blocked(&mut self) -> bool {
         if self.schedule.has_new() && self.credit.available() == 0 {
             self.pending |= pending::DATA_BLOCKED;
@@ -405,8 +405,7 @@ impl Streams {
         }
     }
 
-    /// Tells the time and the smoothed round trip (zero while unknown), before each batch of datagrams is handled. The
-    /// windows tune themselves by it.
+    /// Sets the time and the smoothed RTT (zero while unknown), before each batch of datagrams is processed. The windows are tuned by them.
     #[inline]
     pub fn tune(&mut self, now: Instant, rtt: Duration) {
         // Without a round trip nothing is tuned.
@@ -416,8 +415,8 @@ impl Streams {
         }
     }
 
-    /// The data of frames from here on lies in another received buffer, of `size` bytes, of which `used` carry what arrived. To be
-    /// called before each, so that what unread slices keep in memory is bounded.
+    /// Announces another receive buffer for the data of further frames, of `size` bytes, of which `used` carry received data. Call it
+    /// before each buffer, so that memory pinned by unread slices is bounded.
     #[inline]
     pub fn next_buffer(&mut self, size: usize, used: usize) {
         self.holdings.next_buffer(size, used);

@@ -25,7 +25,7 @@ impl Streams {
         self.pending != 0 || !self.control.is_empty() || self.schedule.has_repair() || self.wants_to_send_new()
     }
 
-    /// Returns whether stream data waits for nothing but permission to send packets.
+    /// Returns whether stream data waits only for permission to send packets.
     #[inline]
     pub fn wants_to_send_data(&self) -> bool {
         self.schedule.has_repair() || self.wants_to_send_new()
@@ -38,8 +38,8 @@ impl Streams {
 
     /// Fills what is left of a packet, and records each frame.
     ///
-    /// The writer ends where the packet's payload ends. A STREAM frame that reaches there has no length, so nothing, not even
-    /// padding, may be put behind it: frames of others come before.
+    /// The writer ends at the end of the packet's payload. A STREAM frame that extends to the end has no length, so nothing may follow it,
+    /// not even padding: other frames are written before.
     #[inline]
     pub fn write_frames(&mut self, w: &mut Writer<'_>, record: &mut impl FnMut(SentFrame)) {
         self.write_frames_while(w, |_| true, record);

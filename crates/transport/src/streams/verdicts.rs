@@ -107,8 +107,8 @@ impl Streams {
         }
     }
 
-    /// The server refused early data: all of it goes out again, under the limits that
-    /// [`set_peer_parameters`](Self::set_peer_parameters) brings next. The ledger has forgotten the packets.
+    /// Processes the refusal of early data by the server: all of it is sent again, under the limits of the next
+    /// [`set_peer_parameters`](Self::set_peer_parameters). The ledger has forgotten the packets.
     pub fn on_zero_rtt_rejected(&mut self) {
         debug_assert_eq!(self.side, Side::Client);
         self.credit.restart();

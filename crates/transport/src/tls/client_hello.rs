@@ -75,7 +75,7 @@ pub struct OfferedTicket {
 }
 
 impl ClientHello {
-    /// Looks at the first handshake bytes of a client. `None` while the message is not complete.
+    /// Parses the first handshake bytes of a client. `None` while the message is not complete.
     pub fn peek(bytes: &[u8]) -> Result<Option<Self>, TlsError> {
         let Some((&ty, rest)) = bytes.split_first() else { return Ok(None) };
         if ty != CLIENT_HELLO {

@@ -5,8 +5,8 @@ use crate::error::Code;
 
 /// Cause of a failed handshake.
 ///
-/// [`CloseReason::HandshakeFailed`](crate::CloseReason::HandshakeFailed) has it beside the error. Of a handshake that the peer
-/// gives up only the alert is known: [`HandshakeFault::of`] reads it.
+/// [`CloseReason::HandshakeFailed`](crate::CloseReason::HandshakeFailed) has it beside the error. Of a handshake that the peer ended only
+/// the alert is known: [`HandshakeFault::of`] maps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HandshakeFault {
@@ -55,7 +55,7 @@ pub enum CertificateFault {
 impl HandshakeFault {
     /// Cause that a connection error code names: a TLS alert. `None` for other codes.
     ///
-    /// An alert says less than the end that sends it knows: `bad_certificate` (42) stands for a wrong name, too.
+    /// An alert has less information than its sender: `bad_certificate` (42) also stands for a wrong name.
     ///
     /// ```
     /// use transport::{Code, tls::HandshakeFault};

@@ -142,7 +142,7 @@ pub struct TlsError {
 
 /// The TLS alerts that this crate raises itself (RFC 8446 §6).
 pub mod alert {
-    /// A message came that was not expected at this point.
+    /// Alert for a message that is not expected at this point.
     pub const UNEXPECTED_MESSAGE: u8 = 10;
     /// No parameters that both sides accept.
     pub const HANDSHAKE_FAILURE: u8 = 40;
@@ -194,7 +194,7 @@ impl From<TlsError> for TransportError {
     }
 }
 
-/// One handshake, and what remains of it.
+/// TLS session: one handshake, and the state after it.
 ///
 /// Give it the peer's bytes in order with [`read`](Self::read); after each `read` and each `resume`, take events until
 /// there are none. A client's session has events right after its start. An error is final.

@@ -29,8 +29,8 @@ macro_rules! server_settings {
             self
         }
 
-        /// Remembers which tickets came with early data. The default is in the memory of this configuration; servers that share
-        /// a ring and accept early data have to share the register, too.
+        /// Sets the strike register of early data. The default is in the memory of this configuration. Servers that share a ring and accept
+        /// early data have to share the register, too.
         #[must_use]
         pub fn strike_register(mut self, register: Arc<dyn StrikeRegister>) -> Self {
             self.settings.register = register;
@@ -46,8 +46,8 @@ macro_rules! server_settings {
             self
         }
 
-        /// State of the application that has to be unchanged for early data to be accepted, such as its settings (RFC 9001
-        /// §4.6.3); at most 255 bytes. Tickets that were given with other bytes are good for resumption only.
+        /// Sets state of the application that has to be unchanged for early data to be accepted, such as its settings (RFC 9001 §4.6.3); at
+        /// most 255 bytes. Tickets issued with other bytes are valid for resumption only.
         #[must_use]
         pub fn early_data_state(mut self, state: impl Into<Vec<u8>>) -> Self {
             self.settings.application = state.into();

@@ -13,18 +13,18 @@ use std::{
 pub struct Ticket(Box<dyn Any + Send + Sync>);
 
 impl Ticket {
-    /// Wraps what a backend keeps.
+    /// Wraps a backend's session state.
     pub fn new<T: Any + Send + Sync>(session: T) -> Self {
         Self(Box::new(session))
     }
 
-    /// A ticket that is nothing but these bytes.
+    /// Ticket of these bytes.
     pub fn from_bytes(bytes: Vec<u8>) -> Self {
         Self::new(Portable(bytes))
     }
 
-    /// The bytes to make the same ticket of with [`from_bytes`](Self::from_bytes); `None` when it cannot leave the process.
-    /// They hold a secret: who has them can resume the session.
+    /// Bytes for [`from_bytes`](Self::from_bytes); `None` if the ticket cannot leave the process. They are a secret: a holder can resume
+    /// the session.
     pub fn as_bytes(&self) -> Option<&[u8]> {
         self.0.downcast_ref().map(|Portable(bytes)| &bytes[..])
     }
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Ticket {
     }
 }
 
-/// Keeps a client's tickets. Called during handshakes, from any thread.
+/// Client's store of tickets. Called during handshakes, from any thread.
 pub trait TicketStore: Send + Sync + std::fmt::Debug {
     /// Keeps a ticket of the server called `server_name`. How many a server gives is up to the server, so a store has a
     /// bound.
@@ -55,7 +55,7 @@ pub trait TicketStore: Send + Sync + std::fmt::Debug {
     fn take(&self, server_name: &str) -> Option<Ticket>;
 }
 
-/// Tickets in memory: those of the servers that gave some last, and of each the latest.
+/// Tickets in memory: of the servers that issued tickets last, and of each server the latest tickets.
 pub struct MemoryTickets {
     servers: usize,
     per_server: usize,
@@ -70,7 +70,7 @@ struct State {
 }
 
 impl MemoryTickets {
-    /// Keeps at most `per_server` tickets of each of at most `servers` servers.
+    /// Creates a store for at most `per_server` tickets of each of at most `servers` servers.
     pub fn new(servers: usize, per_server: usize) -> Self {
         Self { servers, per_server, state: Mutex::default() }
     }

@@ -62,7 +62,7 @@ pub struct Auto {
 }
 
 impl Auto {
-    /// A controller in startup: nothing is known of the path.
+    /// A controller in startup, without knowledge of the path.
     pub fn new(parameters: &Parameters) -> Self {
         Self {
             parameters: *parameters,

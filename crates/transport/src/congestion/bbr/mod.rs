@@ -101,7 +101,7 @@ struct Sample {
     window_full: bool,
 }
 
-/// Owns the model of one path, and what follows from it.
+/// BBR controller: the model of one path, and the resulting control parameters.
 #[derive(Clone, Debug)]
 pub struct Bbr {
     tuning: &'static Tuning,
@@ -155,9 +155,8 @@ impl Bbr {
         Self::new(&tuning::V2, parameters)
     }
 
-    /// BBRv3 in ProbeBW, on a path of which another controller has learnt the bandwidth and the propagation delay, with
-    /// the initial window of the parameters. `delivered` is what the path has delivered so far. Without a bandwidth it
-    /// begins in Startup.
+    /// BBRv3 in ProbeBW, on a path whose bandwidth and propagation delay another controller has estimated, with the initial window of the
+    /// parameters. `delivered` is the number of bytes delivered on the path. Without a bandwidth it begins in Startup.
     pub fn resume(parameters: &Parameters, bandwidth: Bitrate, min_rtt: Duration, delivered: u64) -> Self {
         let mut bbr = Self::v3(parameters);
         bbr.delivered = delivered;

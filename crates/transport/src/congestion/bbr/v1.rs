@@ -56,7 +56,7 @@ struct Recovery {
     standing: u64,
 }
 
-/// Owns the model of one path, and what follows from it.
+/// BBRv1 controller: the model of one path, and the resulting control parameters.
 #[derive(Clone, Debug)]
 pub struct BbrV1 {
     dice: Dice,

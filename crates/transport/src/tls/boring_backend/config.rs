@@ -291,8 +291,7 @@ impl ServerBuilder {
         self
     }
 
-    /// The server's certificate chain (DER, its own first), and who signs for it: the key is not in this process, or not for
-    /// it to read.
+    /// Sets the server's certificate chain (DER, its own first) and its signer, for a key that is not in this process, or not readable.
     #[must_use]
     pub fn signer(mut self, chain: Vec<Vec<u8>>, signer: Arc<dyn Signer>) -> Self {
         self.signer = Some(Remote { chain, signer });

@@ -2,9 +2,8 @@
 
 use std::task::Waker;
 
-/// Signs for a server. What it is asked may take as long as it likes: meanwhile the session answers
-/// [`Progress::Pending`](crate::tls::Progress::Pending) with [`Waiting::Signature`](crate::tls::Waiting::Signature), and who
-/// has the signature resumes it.
+/// Signs for a server. A signature may take any time: meanwhile the session returns [`Progress::Pending`](crate::tls::Progress::Pending)
+/// with [`Waiting::Signature`](crate::tls::Waiting::Signature), and the signer resumes it.
 pub trait Signer: Send + Sync {
     /// The ways to sign that the key can do, as numbers of the TLS registry (SignatureScheme), the preferred one first.
     fn schemes(&self) -> Vec<u16>;
@@ -14,7 +13,7 @@ pub trait Signer: Send + Sync {
     fn sign(&self, scheme: u16, message: &[u8]) -> Box<dyn Signature>;
 }
 
-/// A signature on its way.
+/// A pending signature.
 pub trait Signature: Send {
     /// The signature, or why there is none; `None` while that is not known: then `waker` is woken when it is. Asked at once and
     /// at each resumption, and not again after it has answered.

@@ -205,7 +205,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Shows this certificate to servers that ask for one.
+    /// Presents this certificate to servers that request one.
     #[must_use]
     pub fn identity(mut self, identity: Identity) -> Self {
         self.identity = Some(identity);
@@ -284,8 +284,7 @@ impl RustlsClient {
         ClientBuilder { common: Common::default(), trust: Trust::Platform, identity: None, tickets: None, resume: true }
     }
 
-    /// Takes a configuration made with rustls itself, for what the builder does not offer. Its key log still gets
-    /// every secret.
+    /// Takes a configuration made with rustls, for options that the builder lacks. Its key log still gets every secret.
     pub fn from_config(mut config: rustls::ClientConfig) -> Result<Self, ConfigError> {
         if config.alpn_protocols.is_empty() {
             return Err(ConfigError::NoAlpn);
@@ -331,8 +330,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Chooses the certificate by what the client says, such as the name it asks for, in place of
-    /// [`identity`](Self::identity).
+    /// Chooses the certificate by the ClientHello, such as its server name, in place of [`identity`](Self::identity).
     #[must_use]
     pub fn certificates(mut self, certificates: Arc<dyn ResolvesServerCert>) -> Self {
         self.certificates = Some(certificates);
@@ -412,8 +410,8 @@ impl RustlsServer {
         }
     }
 
-    /// Takes a configuration made with rustls itself, for what the builder does not offer, such as many certificates
-    /// chosen by name. Its key log still gets every secret. Tickets are those of the configuration.
+    /// Takes a configuration made with rustls, for options that the builder lacks, such as many certificates chosen by name. Its key log
+    /// still gets every secret. Tickets are those of the configuration.
     pub fn from_config(mut config: rustls::ServerConfig) -> Result<Self, ConfigError> {
         if config.alpn_protocols.is_empty() {
             return Err(ConfigError::NoAlpn);

@@ -9,7 +9,7 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime},
 };
 
-/// A verifier that asks a function about the server's own certificate, and nothing about its chain, names or dates.
+/// Verifier that calls a function with the server's own certificate, and checks neither chain nor names nor dates.
 ///
 /// That the server has the key of the certificate is checked all the same. With a function that accepts everything, an attacker on the
 /// path can pose as the server.

@@ -27,7 +27,7 @@ pub struct Delayed<T: ?Sized> {
 }
 
 impl<T: ?Sized> Delayed<T> {
-    /// Puts waits before the sessions of `inner`.
+    /// Adds waits to the sessions of `inner`.
     pub fn new(inner: Arc<T>, delays: impl Into<Vec<Delay>>) -> Self {
         Self { delays: delays.into(), inner }
     }

@@ -11,8 +11,8 @@ pub use toy::Toy;
 
 use super::{Progress, Session, TlsError, TlsEvent};
 
-/// Hands events from one session to the other until neither has anything to say, and returns everything they said
-/// beside bytes: first the client's events, then the server's. A session that waits is resumed at once.
+/// Passes events from one session to the other until neither has any, and returns all events other than bytes: first the client's, then the
+/// server's. A session that waits is resumed at once.
 pub fn converse(
     client: &mut dyn Session,
     server: &mut dyn Session,

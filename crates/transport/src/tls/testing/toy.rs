@@ -17,8 +17,7 @@ const SERVER_FLIGHT: u8 = 8;
 const CLIENT_FLIGHT: u8 = 20;
 const TICKET: u8 = 4;
 
-/// A configuration for both sides. The sizes are in bytes and include the message header; a message is never smaller
-/// than what it has to carry.
+/// Configuration for both sides. The sizes are in bytes and include the message header; a message is never smaller than its content.
 #[derive(Clone, Debug)]
 pub struct Toy {
     /// Size of the ClientHello.
