@@ -24,7 +24,7 @@ struct State {
 }
 
 impl PacketFile {
-    /// Creates the file; one that is there is replaced.
+    /// Creates the file, or replaces an existing one.
     ///
     /// # Errors
     /// When it cannot be created.
@@ -61,7 +61,7 @@ impl PacketFile {
         state.error.take().map_or(Ok(state.written), Err)
     }
 
-    /// Puts lines of a TLS key log before all packets, for keys that are known at the end only.
+    /// Writes lines of a TLS key log before all packets, for keys that are known at the end only.
     ///
     /// # Errors
     /// When the file cannot be written again.

@@ -118,7 +118,7 @@ async fn answer(stream: UnixStream, gateway: &Arc<impl Operated>, pending: &Pend
 /// Sends a command to a running gateway, and returns its answer. Blocks; a capture or an upgrade answers when it has ended.
 ///
 /// # Errors
-/// When nobody answers there.
+/// When no gateway answers.
 pub fn ask(socket: &Path, command: &str) -> io::Result<Value> {
     let mut stream = StdStream::connect(socket)?;
     let takes_its_time = ["capture ", "upgrade "].iter().any(|slow| command.starts_with(slow));

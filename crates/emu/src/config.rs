@@ -17,18 +17,17 @@ pub struct RelayConfig {
     pub up: LinkConfig,
     /// From the server to clients, shared by all clients.
     pub down: LinkConfig,
-    /// Address translation between the clients and the links. Its times count from the first packet, as those of the links. Other
-    /// addresses (and not only other ports) take a server on an IPv4 loopback address.
+    /// Address translation between the clients and the links. Its times count from the first packet, like those of the links. Other
+    /// addresses (and not only other ports) need a server on an IPv4 loopback address.
     pub nat: Option<NatConfig>,
     /// The same seed gives the n-th packet the same luck.
     pub seed: Seed,
-    /// Client addresses served at a time; each has a socket of its own towards the server, and behind a NAT as many sockets again are
-    /// kept for mappings of before. Packets of further clients are dropped, unless another one has been silent for
-    /// [`Self::client_idle`].
+    /// Concurrent client addresses. Each has its own socket towards the server; behind a NAT as many sockets again are kept for old
+    /// mappings. Packets of further clients are dropped, unless another one has been silent for [`Self::client_idle`].
     pub max_clients: usize,
     /// A client silent for this long may lose its place to a new one.
     pub client_idle: Duration,
-    /// Bytes of packets on their way. What comes on top is dropped and counted as `overflowed`.
+    /// Limit on the bytes of waiting packets. Packets beyond it are dropped and counted as `overflowed`.
     pub max_held: DataSize,
     /// Stay awake for this long before each release instead of sleeping until it. Sleeping is late by the time it takes
     /// to wake up, some 50 µs on an idle virtual machine; 100 µs of this halve it for sparse traffic and cost up to a

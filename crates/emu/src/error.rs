@@ -2,7 +2,7 @@
 
 use std::{io, net::SocketAddr};
 
-/// A relay that could not start or had to stop. Prints what was tried; [`Self::hint`] says what to do.
+/// Error of a relay that could not start or had to stop. Prints the failed operation; [`Self::hint`] has advice.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
     /// The address to listen on cannot be had.

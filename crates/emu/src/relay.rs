@@ -17,7 +17,7 @@ use crate::{
     worker::{Command, Worker},
 };
 
-/// A relay at work, on a thread of its own. Stops when dropped.
+/// A running relay, on its own thread. Stops when dropped.
 #[derive(Debug)]
 pub struct Relay {
     address: SocketAddr,
@@ -30,8 +30,8 @@ impl Relay {
     /// Starts a relay. When this returns, packets are relayed.
     ///
     /// # Errors
-    /// When the address to listen on cannot be had, there is no way to the server, the settings of a link contradict
-    /// themselves or ask for what the relay cannot do, or the system refuses a resource. Whether anybody listens at the server's address is not known.
+    /// When the listening address is not available, there is no route to the server, the settings of a link are contradictory or
+    /// unsupported, or the system refuses a resource. Whether a server listens at its address is not checked.
     pub fn start(config: &RelayConfig) -> Result<Self, RelayError> {
         let link = |direction, settings: &LinkConfig, index| {
             if matches!(settings.queue, netem::Queue::Codel(_) | netem::Queue::FqCodel(_)) {
@@ -67,17 +67,17 @@ impl Relay {
         self.address
     }
 
-    /// Counters so far.
+    /// Counters since the start.
     ///
     /// # Errors
-    /// When the relay has stopped because of an error; [`Self::stop`] says which.
+    /// When the relay has stopped because of an error, which [`Self::stop`] returns.
     pub fn statistics(&self) -> Result<Statistics, RelayError> {
         let (to, from) = mpsc::channel();
         self.command(Command::Report(to));
         from.recv().map_err(|_| RelayError::Fault)
     }
 
-    /// Stops the relay; packets on their way are dropped. Returns what it has done.
+    /// Stops the relay; waiting packets are dropped. Returns its statistics.
     ///
     /// # Errors
     /// When it had stopped before, because of an error.

@@ -16,7 +16,7 @@ pub struct Statistics {
     pub lateness: Histogram,
     /// Packets handed to the system for sending, copies included.
     pub sent: u64,
-    /// Packets on their way now.
+    /// Waiting packets.
     pub held: u64,
     /// Client addresses seen, counted again when one has lost its place in between.
     pub clients: u64,
@@ -29,13 +29,13 @@ pub struct Statistics {
     pub kernel_dropped: u64,
     /// Packets that the system refused to send (for example because they are larger than the interface's MTU).
     pub send_failed: u64,
-    /// Times the system reported that nobody listens at the far end.
+    /// Times that the system reported an unreachable port at the far end.
     pub unreachable: u64,
     /// The thread runs before all ordinary ones (real-time priority): the system allowed it.
     pub preferred: bool,
     /// Packets whose client had lost its place before they were due.
     pub orphaned: u64,
-    /// Mappings that the NAT made in place of others: at the moments asked for and after silences, each when the client next sends.
+    /// Mappings that the NAT replaced: at scheduled times and after silences, each when the client next sends.
     pub rebindings: u64,
     /// Packets of the server that the NAT dropped, because their mapping was gone.
     pub unmapped: u64,

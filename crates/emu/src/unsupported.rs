@@ -22,7 +22,7 @@ impl Relay {
         match self.0 {}
     }
 
-    /// Counters so far.
+    /// Counters since the start.
     ///
     /// # Errors
     /// Never: there is no relay.

@@ -69,11 +69,11 @@ pub struct DecoderFigures {
     pub recovered_needlessly: u64,
     /// Source symbols that were forgotten without having arrived or been rebuilt.
     pub unrecovered: u64,
-    /// Repair symbols that told nothing new.
+    /// Repair symbols without new information.
     pub spare: u64,
     /// Repair symbols over symbols that were no longer remembered.
     pub late: u64,
-    /// Repair symbols, and equations made of them, that were given up because what arrived did not justify the work.
+    /// Repair symbols, and their equations, that were dropped because their work exceeded the budget.
     pub refused: u64,
     /// Operations: bytes multiplied and added, and for each term of an equation as many as it costs.
     pub work: u64,
@@ -95,7 +95,7 @@ struct Equation {
     value: Coded,
 }
 
-/// Keeps the latest source symbols of a sender, and rebuilds those that are missing.
+/// Decoder: keeps the latest source symbols of a sender, and rebuilds missing ones.
 ///
 /// After each symbol, drain [`next_recovered`](Self::next_recovered). Memory is bounded: `capacity` source symbols and 128
 /// equations of no more than a packet each.
@@ -134,7 +134,7 @@ impl Decoder {
         }
     }
 
-    /// Does no more work than what arrives justifies. Repair symbols beyond that are refused, as if they had been lost.
+    /// Limits the work to that paid for by received bytes. Repair symbols beyond it are refused, as if they had been lost.
     pub fn limited(mut self, limit: WorkLimit) -> Self {
         self.work = Work::limited(limit);
         self
@@ -156,7 +156,7 @@ impl Decoder {
         self.slots.iter().filter(|slot| slot.coded.is_empty()).count()
     }
 
-    /// Returns whether a symbol was rebuilt, and did not arrive so far.
+    /// Returns whether a symbol was rebuilt, and has not arrived.
     #[inline]
     pub fn was_recovered(&self, id: u64) -> bool {
         self.slot(id).is_some_and(|slot| slot.recovered)
@@ -215,7 +215,7 @@ impl Decoder {
     /// A repair symbol arrived; [`Repair::check`] has passed.
     ///
     /// # Errors
-    /// When it is not the combination that it is said to be, as far as can be told.
+    /// When it contradicts other symbols, as far as this can be detected.
     pub fn on_repair(&mut self, repair: &Repair, value: &[u8]) -> Result<Repaired, Contradiction> {
         debug_assert_eq!(repair.check(), Ok(()));
         self.figures.repairs += 1;

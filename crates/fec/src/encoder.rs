@@ -11,7 +11,7 @@ use crate::{
 /// Terms that are added up in one go: enough that the sum stays in registers for long, few enough for the stack.
 const CHUNK: usize = 16;
 
-/// Keeps the latest source symbols and combines them.
+/// Encoder: keeps the latest source symbols and combines them.
 ///
 /// Holds at most `capacity` symbols; a new one takes the place of the oldest.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Nothing held; the first symbol gets the number 0.
+    /// Without symbols; the first symbol gets the ID 0.
     ///
     /// # Panics
     /// When `capacity` is 0.
@@ -100,8 +100,8 @@ impl Encoder {
         Some(len)
     }
 
-    /// The repair symbol. `None` when a source symbol of it is not held. `next` is what will be asked for after it: when that
-    /// combines the same symbols, both are made at once.
+    /// Repair symbol; `None` if the encoder does not hold one of its source symbols. `next` is the next requested repair: if that combines
+    /// the same symbols, both are computed at once.
     #[inline(never)]
     pub fn repair(&mut self, repair: &Repair, next: Option<&Repair>) -> Option<&[u8]> {
         debug_assert_eq!(repair.check(), Ok(()));

@@ -49,7 +49,7 @@ impl Schedule {
         self.scheme
     }
 
-    /// Keeps to another code from the next symbol on; what is due stays due.
+    /// Changes to another code from the next symbol on; due repair stays due.
     pub fn change(&mut self, scheme: Scheme) {
         if self.scheme != scheme {
             self.scheme = scheme;
@@ -90,13 +90,13 @@ impl Schedule {
         }
     }
 
-    /// The repair symbol that is due, if any; each is told once.
+    /// Due repair symbol, if any; each is returned once.
     #[inline]
     pub fn take_due(&mut self) -> Option<Repair> {
         self.due.pop_front()
     }
 
-    /// The repair symbol that [`take_due`](Self::take_due) would tell next.
+    /// Repair symbol that [`take_due`](Self::take_due) returns next.
     #[inline]
     pub fn peek_due(&self) -> Option<&Repair> {
         self.due.front()
@@ -114,14 +114,14 @@ impl Schedule {
         self.due.len()
     }
 
-    /// Number of symbols that no repair covers so far.
+    /// Number of symbols that no repair covers.
     #[inline]
     pub fn uncovered(&self) -> u64 {
         self.next - self.start
     }
 
-    /// Nothing follows soon: covers what is not covered, with up to `most` repair symbols, as far as is allowed. Those by rate are
-    /// borrowed from it. Returns how many these are.
+    /// Marks the end of a message: covers uncovered symbols with up to `most` repair symbols, as far as allowed. They count against the
+    /// rate of the code. Returns their number.
     pub fn flush(&mut self, most: u8, allowed: Allowed) -> u8 {
         if self.uncovered() == 0 {
             return 0;

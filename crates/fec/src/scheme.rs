@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use crate::{coefficient::ROWS, repair::MAX_SPAN};
 
-/// A code: what is combined with what, and how often.
+/// A code: the symbols that repair combines, and the rate of repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// `repairs` for every `sources`. With a depth above 1, so many blocks are in progress at a time, and neighbouring symbols

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// The columns that rules look at, and what each holds.
+/// Columns that the rules use, with their meaning.
 pub const COLUMNS: [(&str, &str); 20] = [
     ("goodput_mbps", "what arrived, Mbit/s"),
     ("link_mbps", "rate of the bottleneck, Mbit/s"),
@@ -31,7 +31,7 @@ pub const COLUMNS: [(&str, &str); 20] = [
     ("loss_percent", "loss of the path"),
 ];
 
-/// Finding: a value that cannot be, or that is not what it looks like.
+/// Finding: an impossible or doubtful value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     /// Row of the table, from 1; `None` for the table as a whole.

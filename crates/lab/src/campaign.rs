@@ -43,7 +43,7 @@ pub enum CampaignError {
 /// from the thread that ran it.
 ///
 /// # Errors
-/// When a record cannot be stored. Nothing more is run then.
+/// When a record cannot be stored. No further run starts then.
 pub fn run(
     plan: &Plan,
     journal: &mut Journal,

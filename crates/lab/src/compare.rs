@@ -57,8 +57,8 @@ impl Change {
         Figure::from_key(self.figure)
     }
 
-    /// Place where it is worse by more than the tolerance, if it is, with at most the probability `tail` that chance alone says so
-    /// where the runs are enough for that; otherwise all of them have to agree. The second is the probability.
+    /// Place where it is worse by more than the tolerance, if it is, with at most the probability `tail` of a false result by chance if
+    /// there are enough runs; otherwise all of them have to agree. The second value is the probability.
     ///
     /// A single point of several counts only where its runs are enough.
     pub fn certain(&self, tail: f64) -> (Option<String>, f64) {
@@ -96,7 +96,7 @@ pub struct Lost {
     pub contender: String,
     /// Key of the figure.
     pub figure: &'static str,
-    /// Runs that had it, of those that are in both.
+    /// Runs with a value, of those that are in both.
     pub before: usize,
     /// Of these, runs that do not have it after.
     pub gone: usize,
@@ -111,7 +111,7 @@ pub struct Changes {
     pub lost: Vec<Lost>,
 }
 
-/// Every contender that both have, in every figure of the scenario. `rule` says how a figure is compared.
+/// Every contender that both have, in every figure of the scenario. `rule` is the method of comparison of a figure.
 ///
 /// # Errors
 /// When the two are not of the same scenario; the reason in words.

@@ -75,7 +75,7 @@ pub struct Evidence {
     pub value: String,
     /// The counter, for people: `acknowledgements processed by the controller`.
     pub counter: String,
-    /// Count of the stack. Zero shows nothing.
+    /// Count of the stack. Zero is no evidence.
     pub count: u64,
 }
 
@@ -125,8 +125,8 @@ pub struct Nodes {
     pub pairs: Vec<(Box<dyn Node>, Box<dyn Node>)>,
     /// Called once, after the end, with the nodes gone from the simulator's hands or not.
     pub measured: Box<dyn FnOnce() -> Vec<Measured>>,
-    /// For each connection, in the same order: shows the congestion control of the sender of the data while the run goes
-    /// on. Empty for a contender that cannot.
+    /// For each connection, in the same order: view of the congestion control of the sender of the data during the run. Empty for a
+    /// contender without one.
     pub views: Vec<Viewer>,
 }
 
@@ -136,8 +136,8 @@ impl core::fmt::Debug for Nodes {
     }
 }
 
-/// Measurements of one connection between [`RunSpec::measure_from`] and [`RunSpec::end`]. A value that a contender cannot report
-/// is `None` and prints as `–`; it must not be estimated from anything else.
+/// Measurements of one connection between [`RunSpec::measure_from`] and [`RunSpec::end`]. A value that a contender cannot report is `None`
+/// and prints as `–`; it must not be estimated from other values.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
     /// Unique application bytes that the receiving application got.
@@ -159,7 +159,7 @@ pub struct Measured {
     pub packets_sent: Option<u64>,
     /// Bytes of memory that the sender of the data holds at the end.
     pub memory: Option<u64>,
-    /// Counters of forward error correction. `None` where nothing was protected.
+    /// Counters of forward error correction. `None` without protected data.
     pub repair: Option<RepairCounters>,
     /// Time of each request that was answered. `None` for other workloads.
     pub requests: Option<Vec<Duration>>,
@@ -173,18 +173,18 @@ pub struct Measured {
     pub feed: Option<FeedTally>,
     /// Reason why the connection ended before the run did.
     pub closed: Option<String>,
-    /// Bytes that arrived wrong, duplicated or out of place. Anything but zero fails the run.
+    /// Bytes that arrived wrong, duplicated or out of place. A value other than zero fails the run.
     pub wrong_bytes: u64,
     /// Counters of the sender of the data that show the factors at work: on every connection.
     pub evidence: Vec<Evidence>,
     /// Counters of its receiver that do. What was sent on one connection may all have been lost: together they have to stand above zero.
     pub evidence_at_receiver: Vec<Evidence>,
-    /// The books of client and server from the start of the run to its end. `None` for a stack that keeps none; an error, which fails
-    /// the run, when they do not balance.
+    /// Accounts of client and server from the start of the run to its end. `None` for a stack without them; an error, which fails the run,
+    /// if they do not balance.
     pub books: [Option<Result<EndBooks, String>>; 2],
 }
 
-/// Counts of forward error correction: those of the sender of the data, and those of its receiver.
+/// Counters of forward error correction: those of the sender of the data, and those of its receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RepairCounters {
     /// Packets sent that are protected: source symbols.
@@ -193,7 +193,7 @@ pub struct RepairCounters {
     pub repairs_sent: u64,
     /// Bytes of UDP payload of these.
     pub repair_bytes: u64,
-    /// Bytes of headers of protected packets that only repair needs, and of what fills these up.
+    /// Bytes of headers of protected packets that only repair needs, and of their padding.
     #[serde(default)]
     pub header_bytes: u64,
     /// Packets that were lost and rebuilt, and are not sent again.
@@ -207,9 +207,9 @@ pub struct RepairCounters {
     pub unrecovered: u64,
     /// Repair symbols that arrived.
     pub repairs_received: u64,
-    /// Part of them that came when what they combine was forgotten.
+    /// Repair symbols among them that arrived after their source symbols were forgotten.
     pub repairs_late: u64,
-    /// Part of them that told nothing new.
+    /// Repair symbols among them without new information.
     pub repairs_spurious: u64,
     /// Nanoseconds from missing a packet to having rebuilt it, of all rebuilt packets together.
     pub recovery_delay: u64,
@@ -235,7 +235,7 @@ impl RepairCounters {
         }
     }
 
-    /// One direction: what its sender counts of `sender`, and what its receiver counts of `receiver`.
+    /// Counters of one direction: those of the sender from `sender`, those of the receiver from `receiver`.
     pub fn of_direction(sender: &Self, receiver: &Self) -> Self {
         Self {
             symbols_sent: sender.symbols_sent,
@@ -268,6 +268,6 @@ pub struct DatagramsMeasured {
     pub arrived: u64,
     /// Time that each of those took.
     pub delays: Vec<Duration>,
-    /// Outcome of the others. `None` for a stack that does not tell.
+    /// Fate of the others. `None` for a stack that does not report it.
     pub missing: Option<Missing>,
 }

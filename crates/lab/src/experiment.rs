@@ -14,7 +14,7 @@ use crate::{
     selftest::{self, Check},
 };
 
-/// A scenario and who is compared in it.
+/// A scenario and its contenders.
 pub struct Experiment {
     scenario: Scenario,
     contenders: Vec<Box<dyn Contender>>,
@@ -69,8 +69,8 @@ impl Experiment {
     }
 }
 
-/// Path of an experiment's records within `directory`. The name is the same for the same experiment only, whose
-/// records are the same bytes, so that replacing a file loses nothing.
+/// Path of an experiment's records within `directory`. Only the same experiment has the same name, and its records are the same bytes. So
+/// replacing a file loses nothing.
 pub fn records_path(directory: &Path, manifest: &Manifest) -> PathBuf {
     directory.join(format!("{}.jsonl", stem(manifest)))
 }

@@ -163,7 +163,7 @@ impl Unit {
         }
     }
 
-    /// The unit that people read, and what a value in the base unit is multiplied by.
+    /// Printed unit, and the factor from the base unit.
     pub const fn printed(self) -> (&'static str, f64) {
         match self {
             Self::BitsPerSecond => ("Mbit/s", 1e-6),
@@ -185,7 +185,7 @@ impl Figure {
         TABLE.iter().map(|row| row.figure)
     }
 
-    /// The figures that every report shows, even where nobody supports them.
+    /// Figures that every report shows, even if no contender reports them.
     pub fn always() -> impl Iterator<Item = Self> {
         TABLE.iter().filter(|row| row.always).map(|row| row.figure)
     }

@@ -27,7 +27,7 @@ pub const GATE_SCHEMA: &str = "tiderace-lab-gate/1";
 /// Gates of a hundred that chance alone may fail, when there are enough seeds.
 const CHANCE: f64 = 0.05;
 
-/// Tolerances of figures, in place of those that the figures declare.
+/// Tolerances of figures, in place of the declared ones.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Tolerances {
@@ -172,7 +172,7 @@ pub enum Kind {
 pub struct Gate {
     /// [`GATE_SCHEMA`].
     pub schema: &'static str,
-    /// Nothing fails.
+    /// Set if nothing fails.
     pub passed: bool,
     /// Reasons why the gate does not pass.
     pub failing: Vec<Failing>,
@@ -180,7 +180,7 @@ pub struct Gate {
     pub changes: Vec<Change>,
     /// Figures that are gone.
     pub lost: Vec<Lost>,
-    /// The probability that chance alone fails this gate, at most; 1 when there are too few seeds to say.
+    /// Largest probability that chance alone fails this gate; 1 with too few seeds.
     pub chance: f64,
     /// Seeds from which on it is at most 5 %; `None` when there are enough.
     #[serde(skip_serializing_if = "Option::is_none")]

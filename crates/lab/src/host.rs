@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use units::Instant;
 
-/// A bidirectional stream, by whatever number the stack knows it.
+/// A bidirectional stream, by the stack's number.
 pub type Stream = u64;
 
 /// Event of a host for the workload.

@@ -67,7 +67,7 @@ pub enum JournalError {
 }
 
 impl Journal {
-    /// A new file for a matrix with so many runs. Replaces an earlier one.
+    /// Creates a file for a matrix with this number of runs. Replaces an earlier one.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -79,7 +79,7 @@ impl Journal {
         Ok(Self { path: path.to_owned(), file, places: vec![None; runs], end: head, head, untidy: false })
     }
 
-    /// Opens a file that was left behind. `runs` says how many runs its manifest has.
+    /// Opens an existing file. `runs` returns the number of runs of its manifest.
     ///
     /// # Errors
     /// When it cannot be read or written, its first line is damaged, or it holds runs that the manifest does not have.
@@ -133,12 +133,12 @@ impl Journal {
         self.places.iter().enumerate().filter(|(_, place)| place.is_none()).map(|(run, _)| run)
     }
 
-    /// Runs that are there.
+    /// Number of stored runs.
     pub fn stored(&self) -> usize {
         self.places.iter().flatten().count()
     }
 
-    /// Adds the record of a run. When this fails, nothing of it stays behind.
+    /// Adds the record of a run. On an error no part of it remains.
     ///
     /// # Errors
     /// When the file cannot be written: the disk is full.
@@ -162,7 +162,7 @@ impl Journal {
     /// Brings the lines into the order of the runs, if they are in another, and makes sure that they are on the disk.
     ///
     /// # Errors
-    /// When the file cannot be written again. It then stays as it is.
+    /// When the file cannot be rewritten. It then does not change.
     pub fn tidy(mut self) -> io::Result<PathBuf> {
         let mut next = self.head;
         for place in self.places.iter().flatten() {
@@ -202,7 +202,7 @@ impl Journal {
 #[derive(Debug)]
 pub struct Records {
     lines: Lines<BufReader<File>>,
-    /// Damage skipped so far.
+    /// Skipped damage.
     pub damage: Damage,
 }
 

@@ -21,7 +21,7 @@ pub struct Job {
     pub seed: u64,
 }
 
-/// All runs of a scenario. Small, whatever their number: what a run needs is made when it is run.
+/// All runs of a scenario. Small, whatever their number: the data of a run is made when it starts.
 #[derive(Clone, Debug)]
 pub struct Plan {
     scenario: Scenario,
@@ -80,7 +80,7 @@ impl Plan {
         self.points.len() * self.contenders * self.scenario.run.seeds as usize
     }
 
-    /// Returns whether there is nothing to run.
+    /// Returns whether there are no runs.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -7,14 +7,14 @@ use crate::figure::{Figure, Missing};
 /// A figure of one run, and where it comes from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
-    /// The value in the figure's base unit. `None` when there is none: the provenance says why.
+    /// Value in the figure's base unit. `None` without a value: the provenance has the reason.
     pub value: Option<f64>,
     /// Provenance of the value.
     pub provenance: Provenance,
-    /// Number of samples, where the value rests on samples. Those that never came are among them.
+    /// Number of samples behind the value, if any. Those that never occurred are included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<usize>,
-    /// Number of samples that never came, where some did not: each counts as larger than any other.
+    /// Number of samples that never occurred, if any: each counts as larger than any other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub never: Option<usize>,
     /// Reason why there is no value.
@@ -43,7 +43,7 @@ pub enum Provenance {
 }
 
 impl Reading {
-    /// The value as comparisons take it: infinite where what it measures never came, `None` where it is unknown.
+    /// Value for comparisons: infinite if it never occurred, `None` if it is unknown.
     pub fn ranked(&self, figure: Figure) -> Option<f64> {
         match (self.provenance, figure.declaration().missing) {
             (Provenance::Censored, _) | (Provenance::Empty, Missing::Never) if self.value.is_none() => {

@@ -72,7 +72,7 @@ pub struct Record {
     pub virtual_seconds: f64,
     /// Events of the simulation.
     pub events: u64,
-    /// Packets that were offered to a link, and the hash of when, how large and what became of them.
+    /// Packets offered to a link, and the hash of their times, sizes and fates.
     pub trace: TraceSummary,
     /// The loaded direction's link while it was measured.
     pub link: LinkWindow,
@@ -94,7 +94,7 @@ pub struct Record {
     pub real_time: Option<RealTime>,
 }
 
-/// A run in real time: whether the machine could keep up, and what it cost.
+/// Validity and cost of a run in real time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RealTime {
     /// Delay of packets behind their time, in seconds: median, p99 and p99.9.
@@ -156,7 +156,7 @@ pub struct ConnectionRecord {
     pub stream_bytes_resent: Option<u64>,
     /// Packets of the sender of the data.
     pub packets_sent: Option<u64>,
-    /// Counters of forward error correction, where anything was protected.
+    /// Counters of forward error correction, if data was protected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repair: Option<RepairCounters>,
     /// Reason why the connection ended before the run did.

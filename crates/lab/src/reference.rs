@@ -79,7 +79,7 @@ impl core::fmt::Display for Finding {
     }
 }
 
-/// Nothing could be measured.
+/// Error of an experiment without a result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Failed(pub String);

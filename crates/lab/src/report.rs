@@ -107,7 +107,7 @@ pub struct Cell {
     pub figure: &'static str,
     /// Base unit of the values.
     pub unit: &'static str,
-    /// Median over the runs, `"inf"` where it never came; `None` without a value in every run.
+    /// Median over the runs, `"inf"` if it never occurred; `None` without a value in every run.
     #[serde(serialize_with = "extended_option")]
     pub median: Option<f64>,
     /// Interval; `None` below six runs.
@@ -117,7 +117,8 @@ pub struct Cell {
     /// Reason why there is none, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Samples of all runs that never came and all samples, where some did not. Percentiles count them as larger than any other.
+    /// Number of samples of all runs that never occurred, and number of all samples, if some did not. Percentiles count them as larger than
+    /// any other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub never: Option<(usize, usize)>,
 }
@@ -140,8 +141,7 @@ pub struct ComparisonRow {
 }
 
 impl Report {
-    /// Puts together what the records say. Records of another scenario or of contenders that the manifest does not name
-    /// are left out.
+    /// Makes the report of records. Records of another scenario or of contenders outside of the manifest are left out.
     pub fn new(manifest: Manifest, records: &[Record]) -> Self {
         let records: Vec<&Record> = records.iter().filter(|record| record.digest == manifest.digest).collect();
         let by_contender: Vec<Vec<&Record>> = manifest
@@ -174,7 +174,7 @@ impl Report {
         }
     }
 
-    /// Returns whether the self-test found nothing and every run counts.
+    /// Returns whether the self-test has passed and every run is valid.
     pub fn is_sound(&self) -> bool {
         self.failures.is_empty() && self.self_test.iter().all(|check| check.passed)
     }

@@ -24,7 +24,7 @@ pub struct Others {
 
 static OTHERS: OnceLock<Others> = OnceLock::new();
 
-/// Says which stacks of others this program has. Only the first call counts.
+/// Registers the other stacks of this program. Only the first call counts.
 pub fn join(others: Others) {
     let _ = OTHERS.set(others);
 }

@@ -31,7 +31,7 @@ pub struct Execution {
     pub qlog: Option<Logs>,
 }
 
-/// Runs all cells and returns their records in the order of the cells, whatever order the threads finish in.
+/// Runs all cells and returns their records in the order of the cells, whatever the order in which threads finish.
 ///
 /// `done` is called after each run, from the thread that ran it.
 pub fn run_all(
@@ -63,7 +63,7 @@ pub fn run_all(
     records.into_iter().map(|record| record.expect("every cell was run")).collect()
 }
 
-/// Runs one contender with one seed. A run that cannot be used yields a record that says so.
+/// Runs one contender with one seed. A run that cannot be used gives a record with its failure.
 pub fn run_one(scenario: &Scenario, contender: &dyn Contender, seed: u64, qlog: Option<&Logs>) -> Record {
     let mut record = empty(scenario, contender, seed);
     if let Err(reason) = fill(scenario, contender, qlog, &mut record) {
@@ -91,7 +91,7 @@ pub struct Passage {
     pub doubt: Option<String>,
 }
 
-/// Runs one contender with one seed outside of the simulator: `pass` lets time pass, and the figures are made as those of a simulation.
+/// Runs one contender with one seed outside of the simulator: `pass` lets time pass, and figures are computed as in a simulation.
 pub fn run_in_real_time(
     scenario: &Scenario,
     contender: &dyn Contender,

@@ -137,8 +137,8 @@ pub struct Traffic {
     /// `requests`, `flows`: bytes of each response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_size: Option<DataSize>,
-    /// `requests`: bytes of the first request (`upload`) or response (`download`) of each connection in place of the usual ones, so
-    /// that the connection knows what its path carries before the requests that are measured.
+    /// `requests`: bytes of the first request (`upload`) or response (`download`) of each connection in place of the usual ones, so that
+    /// the connection has estimates of its path before the measured requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warm_bytes: Option<DataSize>,
     /// `datagrams`, `messages`: payload rate of each connection.
@@ -202,7 +202,7 @@ impl Plan {
     }
 }
 
-/// Contenders: each name and each profile is a contender of its own. The first one is the baseline of comparisons.
+/// Contenders: one for each name and each profile. The first one is the baseline of comparisons.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "SelectionTable", rename_all = "kebab-case")]
 pub struct Selection {

@@ -35,7 +35,7 @@ pub struct Check {
     pub detail: String,
 }
 
-/// Runs all checks. `records` are those of the experiment: the first valid one is run again.
+/// Runs all checks. `records` are those of the experiment: the first valid one is repeated.
 pub fn run(scenario: &Scenario, contenders: &[Box<dyn Contender>], records: &[Record]) -> Vec<Check> {
     own::checks(scenario).into_iter().chain(repeatability(scenario, contenders, records)).collect()
 }

@@ -16,7 +16,7 @@ pub struct Setup {
     pub early_data: bool,
 }
 
-/// The names of the congestion controllers that there are.
+/// Names of the congestion controllers.
 pub fn controllers() -> Vec<&'static str> {
     Algorithm::ALL.iter().map(|algorithm| algorithm.name()).collect()
 }

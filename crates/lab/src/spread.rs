@@ -41,7 +41,7 @@ impl Sampled {
     }
 }
 
-/// Quantiles at equal distances, in seconds and ascending; of fewer samples than 60 all of them. `None` is a sample that never came.
+/// Equidistant quantiles, in seconds and ascending; with fewer than 60 samples all of them. `None` is a sample that never occurred.
 pub type Quantiles = Vec<Option<f64>>;
 
 /// Samples of a run, and how many more never came.

@@ -21,8 +21,7 @@ use crate::{
 };
 
 /// One end of one connection of a sans-IO stack. After any of these calls the node drains [`Host::poll_event`] and calls
-/// [`Stack::transmit`], in turn, until no event is left. The stack tells its events before or after it transmits, as it
-/// likes.
+/// [`Stack::transmit`], in turn, until no event is left. The stack may return its events before or after it transmits.
 pub trait Stack: Host {
     /// Begins. A client starts its handshake.
     fn start(&mut self, now: Instant);
@@ -306,8 +305,8 @@ fn measured<S: Stack>(
     }
 }
 
-/// Counts of the workload at the two ends of a connection; nothing of what only a stack knows. `start` is when the client began,
-/// `measure_from` when measuring did.
+/// Counters of the workload at the two ends of a connection, without those of a stack. `start` is the start of the client, `measure_from`
+/// that of the measurement.
 pub fn applications(
     client: &App,
     server: &App,

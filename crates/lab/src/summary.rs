@@ -86,7 +86,7 @@ impl Summary {
         Ok(summary)
     }
 
-    /// A matrix of which nothing has been run.
+    /// A matrix without runs.
     pub fn empty(manifest: Manifest, plan: &Plan) -> Self {
         let run = &plan.base().run;
         let seeds: Vec<u64> = (run.seed..run.seed + u64::from(run.seeds)).collect();
@@ -156,7 +156,7 @@ impl Summary {
         self.counts[self.cell(point, contender, seed)]
     }
 
-    /// A figure of one run: infinite where it never came, `None` where it is unknown.
+    /// Figure of one run: infinite if it never occurred, `None` if it is unknown.
     pub fn value(&self, point: usize, contender: usize, seed: usize, figure: Figure) -> Option<f64> {
         let value = self.values[self.cell(point, contender, seed) * Figure::COUNT + figure as usize];
         (!value.is_nan()).then_some(value)
@@ -175,7 +175,7 @@ impl Summary {
         (0..self.seeds.len()).filter(both).map(pair).collect()
     }
 
-    /// Quantiles of the samples of each run that counts, infinite where they never came.
+    /// Quantiles of the samples of each valid run, infinite if they never occurred.
     pub fn quantiles(&self, point: usize, contender: usize, kind: Sampled) -> impl Iterator<Item = &[f32]> {
         let counting = (0..self.seeds.len()).filter(move |&seed| self.counts(point, contender, seed));
         counting.filter_map(move |seed| Some(self.spreads[self.cell(point, contender, seed)].get(&kind)?.as_slice()))

@@ -8,7 +8,7 @@ use crate::host::DatagramFate;
 /// Datagrams that were due and did not arrive, each counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// Sent in time, and lost on the way.
+    /// Sent in time, and lost in the network.
     pub network: u64,
     /// Never sent: they left a full queue, fitted into no packet, or the connection was over or refused them.
     pub dropped: u64,
@@ -64,8 +64,8 @@ pub struct FeedTally {
     pub seen: u64,
     /// … and their bytes.
     pub image_bytes: u64,
-    /// Images that were given up.
+    /// Cancelled images.
     pub missed: u64,
-    /// Bytes of images that arrived and were given up.
+    /// Bytes of images that arrived and were cancelled.
     pub wasted_bytes: u64,
 }

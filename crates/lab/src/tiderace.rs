@@ -39,7 +39,7 @@ pub fn contender(controller: &str) -> Option<Box<dyn Contender>> {
     contender_asking(controller, AckFrequency::Off)
 }
 
-/// Our stack with this congestion controller, asking its peer for acknowledgements as the policy says.
+/// Our stack with this congestion controller, and acknowledgement frequency requests by the policy.
 pub fn contender_asking(controller: &str, ack_frequency: AckFrequency) -> Option<Box<dyn Contender>> {
     let congestion = controller.parse().ok()?;
     let name = match ack_frequency {

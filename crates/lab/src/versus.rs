@@ -10,7 +10,7 @@ use crate::{
     },
 };
 
-/// A figure that another one presupposes, and what the same comparison says of it.
+/// A figure on which another one depends, and its result in the same comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Presupposed {
     /// Key.
@@ -19,8 +19,7 @@ pub struct Presupposed {
     pub verdict: Verdict,
 }
 
-/// Results with the figures that they presuppose, where those are not equivalent: a delay of what arrived says little when
-/// less arrived.
+/// Adds the figures on which results depend, if those are not equivalent: a delay of arrived data says little if less arrived.
 pub fn name_presupposed(
     results: &[(Figure, Comparison)],
 ) -> impl Iterator<Item = (Figure, Comparison, Option<Presupposed>)> + '_ {
@@ -111,7 +110,7 @@ impl Digits {
     }
 }
 
-/// A declared number without the digits that say nothing: `3`, `0.02`.
+/// A declared number without trailing digits: `3`, `0.02`.
 pub fn plain(value: f64) -> String {
     ((value * 1e6).round() / 1e6).to_string()
 }

@@ -20,5 +20,5 @@ pub struct SenderView {
     pub model: Option<PathModel>,
 }
 
-/// Reads a sender out at any time; `None` before there is a connection, and always for stacks that show nothing.
+/// Reads the state of a sender at any time; `None` before there is a connection, and always for stacks without such a view.
 pub type Viewer = Box<dyn Fn() -> Option<SenderView>>;

@@ -102,7 +102,7 @@ impl App {
         Self { end, kind, tally: Tally::default(), window, established: None, closed: None }
     }
 
-    /// Drains the connection's events and acts on them, and on the time. Returns whether there was anything to act on.
+    /// Drains the connection's events and processes them, and the time. Returns whether there was anything to process.
     pub fn drive(&mut self, now: Instant, host: &mut impl Host) -> bool {
         let mut acted = false;
         while let Some(event) = host.poll_event() {
@@ -161,7 +161,7 @@ impl App {
         self.closed.as_deref()
     }
 
-    /// Outcome of the datagrams of this end that are due and did not arrive at `receiver`. `None` where the stack does not tell.
+    /// Fate of the datagrams of this end that are due and did not arrive at `receiver`. `None` if the stack does not report it.
     pub fn missing(&self, receiver: &Self) -> Option<Missing> {
         match (&self.kind, &receiver.kind) {
             (Kind::Datagrams(sender), Kind::Datagrams(receiver)) => sender.missing(receiver, self.closed.is_some()),
@@ -169,7 +169,7 @@ impl App {
         }
     }
 
-    /// Counts so far.
+    /// Counters since the start.
     pub const fn tally(&self) -> &Tally {
         &self.tally
     }

@@ -21,7 +21,7 @@ pub use loss::{Loss, LossTrace, LossTraceError};
 pub use queue::{Codel, FqCodel, Policer, Queue};
 pub use schedule::{Change, Fate, Outage, RateTrace, RateTraceError};
 
-/// One direction of a path. The default is a wire of no length: no rate limit, no delay, nothing lost.
+/// One direction of a path. The default is an ideal wire: no rate limit, no delay, no loss.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct LinkConfig {
@@ -54,10 +54,9 @@ pub struct LinkConfig {
     pub jitter_period: Duration,
     /// Let jitter alone change the order of packets.
     pub jitter_reorders: bool,
-    /// Further delay that follows a distribution, in place of `jitter`: pairs of a share and the delay that this share of
-    /// the time does not exceed, with straight lines in between, from zero on. `[["50 %", "0 ms"], ["95 %", "375 ms"],
-    /// ["100 %", "2 s"]]`: half of the time nothing is added. It is drawn anew after each `jitter-period`, which must
-    /// be given, and stays the same in between.
+    /// Additional delay with a distribution, in place of `jitter`: pairs of a share and the delay that this share of the time does not
+    /// exceed, interpolated linearly, from zero on. `[["50 %", "0 ms"], ["95 %", "375 ms"], ["100 %", "2 s"]]`: half of the time nothing is
+    /// added. It is drawn again after each `jitter-period`, which is mandatory, and is constant in between.
     #[serde(skip_serializing_if = "Vec::is_empty", with = "quantiles")]
     pub jitter_quantiles: Vec<(Probability, Duration)>,
     /// Packets that leave the order.
@@ -76,7 +75,7 @@ pub struct LinkConfig {
     /// Other values from given moments on, in the order of time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<Change>,
-    /// Spans in which nothing gets through.
+    /// Outages, during which no packet passes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outages: Vec<Outage>,
 }

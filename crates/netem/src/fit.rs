@@ -32,8 +32,8 @@ pub struct Fit {
     pub simple: Chain,
     /// The chain with losses in both states.
     pub full: Chain,
-    /// Fit of burst lengths to a geometric law, as both the simple chain and most of its users assume: probability of lengths
-    /// at least as far from it as these, if they were. `None` with too few bursts to say.
+    /// Goodness of fit of burst lengths to a geometric distribution, which the simple chain and most of its users assume: the probability
+    /// of lengths at least as far from it as these. `None` with too few bursts.
     pub geometric: Option<f64>,
 }
 
@@ -90,7 +90,7 @@ impl Fit {
 /// Fits both chains to a trace: for each packet in turn whether it was lost.
 ///
 /// # Errors
-/// When the trace is too short, or has nothing to explain.
+/// When the trace is too short, or has no losses or only losses.
 pub fn fit(lost: &[bool]) -> Result<Fit, FitError> {
     if lost.len() < 100 {
         return Err(FitError::Short(lost.len()));

@@ -6,8 +6,8 @@ use units::Duration;
 const PRECISION: u32 = 7;
 const PER_OCTAVE: u64 = 1 << PRECISION;
 
-/// Counts values in buckets that are at most 0.8 % wide, so that a quantile is within 0.4 % of the true one (and exact
-/// below 256). Takes at most 58 KiB, whatever is recorded.
+/// Histogram with buckets that are at most 0.8 % wide, so that a quantile is within 0.4 % of the true one (and exact below 256). Takes at
+/// most 58 KiB for any number of values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
     buckets: Vec<u64>,

@@ -18,9 +18,9 @@ use crate::{
 
 /// One direction of a path.
 ///
-/// Offer packets in the order of time. The caller delivers a packet at the time said. The answer is final, unless it is
-/// [`Verdict::Held`]: then the queue decides when the packet leaves it, and the caller drains [`Link::poll`] whenever
-/// [`Link::deadline`] has come, before it offers anything later.
+/// Offer packets in the order of time. The caller delivers a packet at the returned time. The answer is final, unless it is
+/// [`Verdict::Held`]: then the queue decides when the packet leaves it, and the caller drains [`Link::poll`] at [`Link::deadline`], before
+/// it offers later packets.
 #[derive(Debug)]
 pub struct Link {
     mtu: u32,
@@ -112,20 +112,20 @@ impl Link {
         })
     }
 
-    /// Gives a test its say. Replaces an earlier script.
+    /// Sets a script of a test. Replaces an earlier script.
     pub fn set_script(&mut self, script: Script) {
         self.script = Some(script);
     }
 
-    /// Gives a link with a drop-tail queue another rate, more than zero, whatever its settings say of later ones. Packets that wait
-    /// already leave as if it had not changed.
+    /// Sets the rate, more than zero, of a link with a drop-tail queue, whatever the schedule of its settings. Waiting packets leave as if
+    /// it had not changed.
     pub fn set_rate(&mut self, rate: Bitrate) {
         if let Sender::Tail(transmitter) = &mut self.transmitter {
             transmitter.set_rate(rate);
         }
     }
 
-    /// Takes a packet at `now`, which is not before that of the previous call, and says what becomes of it.
+    /// Takes a packet at `now`, which is not before that of the previous call, and returns its fate.
     pub fn offer(&mut self, now: Instant, packet: &PacketMeta) -> Transit {
         self.counters.offered.add(packet.size);
         let forced = self.script.as_mut().and_then(|script| script.decide(now, packet));
@@ -225,7 +225,7 @@ impl Link {
         passed.checked_sub(1).map_or(self.mtu, |place| self.mtus[place].1)
     }
 
-    /// Counters of the link so far.
+    /// Counters of the link.
     pub const fn counters(&self) -> &LinkCounters {
         &self.counters
     }

@@ -138,7 +138,7 @@ impl Nat {
         self.replaced
     }
 
-    /// Packets from outside that found nobody.
+    /// Packets from outside without a mapping.
     pub const fn orphaned(&self) -> u64 {
         self.orphaned
     }

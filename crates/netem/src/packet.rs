@@ -33,7 +33,7 @@ pub enum Ecn {
 }
 
 impl Ecn {
-    /// The two bits as they stand in the traffic class.
+    /// The two bits in the traffic class.
     #[inline]
     pub const fn bits(self) -> u8 {
         match self {
@@ -56,7 +56,7 @@ impl Ecn {
     }
 }
 
-/// Protocol in an IP packet, as far as networks tell it apart.
+/// Protocol in an IP packet, as far as networks distinguish it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Protocol {
     /// UDP, and QUIC in it.
@@ -81,7 +81,7 @@ pub struct PacketMeta {
     pub ecn: Ecn,
     /// Protocol in the IP packet.
     pub protocol: Protocol,
-    /// A mark that means something to a test only (see [`Script`](crate::Script)).
+    /// Mark for a test's [`Script`](crate::Script).
     pub tag: u64,
 }
 
@@ -184,7 +184,7 @@ pub struct Transit {
     pub verdict: Verdict,
 }
 
-/// Damages a packet: flips one to four bits at places that `random` determines. An empty packet stays as it is.
+/// Damages a packet: flips one to four bits at places that `random` determines. An empty packet does not change.
 pub fn flip_bits(bytes: &mut [u8], random: u64) {
     if bytes.is_empty() {
         return;

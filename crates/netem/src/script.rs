@@ -20,7 +20,7 @@ pub enum Forced {
 /// Looks at each packet and may decide its fate.
 type Rule = dyn FnMut(Instant, &PacketMeta) -> Option<Forced> + Send;
 
-/// A test's say in what becomes of packets.
+/// Fates of packets, set by a test.
 ///
 /// ```
 /// # use tiderace_netem as netem;
@@ -39,7 +39,7 @@ impl Script {
         Self::timed(move |_, packet| rule(packet))
     }
 
-    /// A script from a function that also looks at the time at which the packet is offered.
+    /// A script from a function that also gets the time at which the packet is offered.
     pub fn timed(rule: impl FnMut(Instant, &PacketMeta) -> Option<Forced> + Send + 'static) -> Self {
         Self(Box::new(rule))
     }

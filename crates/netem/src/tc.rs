@@ -8,7 +8,7 @@ use units::{Bitrate, DataSize, Duration};
 
 use crate::config::{Codel, LinkConfig, Loss, Queue};
 
-/// Commands, and what they do not do.
+/// Commands, and their differences to the model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Commands {
     /// In the order in which they are to be run, as root.

@@ -107,7 +107,7 @@ impl Drop for Held {
     }
 }
 
-/// A connection. Clones refer to the same one; with the last handle, streams included, it is closed.
+/// Connection. Clones refer to the same one. Dropping the last handle, streams included, closes it.
 #[derive(Clone)]
 pub struct Connection {
     held: Arc<Held>,
@@ -150,7 +150,7 @@ impl Connection {
         .await
     }
 
-    /// Waits until the peer has said what it allows.
+    /// Waits for the peer's transport parameters.
     ///
     /// # Errors
     /// When the connection has ended.
@@ -173,7 +173,7 @@ impl Connection {
         (SendStream { connection: send, id, over: false }, RecvStream { connection: recv, id, over: false })
     }
 
-    /// Opens a bidirectional stream, as soon as the peer allows. The peer hears of it with the first data.
+    /// Opens a bidirectional stream, as soon as the peer permits it. The peer sees it with the first data.
     ///
     /// # Errors
     /// When the connection has ended.
@@ -251,7 +251,7 @@ impl Connection {
         }
     }
 
-    /// Waits until the connection is over and its CONNECTION_CLOSE frame is sent, which takes some seconds at most.
+    /// Waits until the connection has ended and its CONNECTION_CLOSE frame is sent, which takes some seconds at most.
     pub async fn gone(&self) {
         self.closed().await;
         // The sender is kept by this handle.
@@ -299,7 +299,7 @@ impl SendStream {
         .await
     }
 
-    /// Ends the stream after what was written.
+    /// Ends the stream after the written data.
     ///
     /// # Errors
     /// When it has ended.

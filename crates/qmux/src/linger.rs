@@ -38,7 +38,7 @@ where
 }
 
 impl<S: AsyncRead + Unpin + Send + 'static, P: Send + 'static> Lingering<S, P> {
-    /// `place` is what the connection takes among others: it is dropped at its very end.
+    /// `place` is the connection's place in a limit: it is dropped at the end.
     pub fn new(inner: S, place: P) -> Self {
         Self { open: Some((inner, place)), shut_down: false }
     }

@@ -2,7 +2,7 @@
 
 use wire::{Reader, varint};
 
-/// The largest record that everybody takes, in bytes of frames (§5.2).
+/// Largest record that every endpoint accepts, in bytes of frames (§5.2).
 pub const DEFAULT_MAX: u64 = 16_382;
 
 /// A record is larger than was allowed.
@@ -10,7 +10,7 @@ pub const DEFAULT_MAX: u64 = 16_382;
 #[error("a record of {0} bytes")]
 pub struct TooLarge(pub u64);
 
-/// Cuts bytes into records. Keeps no more than one record that is not complete.
+/// Splits bytes into records. Holds at most one incomplete record.
 #[derive(Debug)]
 pub struct Records {
     max: u64,
@@ -24,10 +24,10 @@ impl Records {
         Self { max, kept: Vec::new() }
     }
 
-    /// Gives the complete records in `bytes`, and what is left from before, to `take`, in order, until that fails.
+    /// Passes the complete records in `bytes`, with the rest of earlier ones, to `take`, in order, until that fails.
     ///
     /// # Errors
-    /// When a record is too large, before it is there; and whatever `take` says.
+    /// When a record is too large, before it has arrived; and those of `take`.
     pub fn feed<E: From<TooLarge>>(
         &mut self,
         mut bytes: &[u8],

@@ -15,8 +15,8 @@ const PIECE: usize = 512;
 
 /// Decompresses the field sections of one peer.
 ///
-/// Contract: what comes on the peer's encoder stream goes to [`on_encoder_stream`](Self::on_encoder_stream), in order; what any method
-/// appends to `answer` goes to the decoder stream.
+/// Contract: data of the peer's encoder stream is passed to [`on_encoder_stream`](Self::on_encoder_stream), in order; everything that a
+/// method appends to `answer` is sent on the decoder stream.
 ///
 /// Beside the table there is memory for one instruction that has not come whole: less than four times the capacity.
 #[derive(Debug)]
@@ -141,9 +141,8 @@ impl Decoder {
         if self.table.insert(entry) { Ok(()) } else { Err(TOO_LARGE) }
     }
 
-    /// Decodes a whole field section of `stream` (RFC 9204 §4.5). `emit(name, value, sensitive)` gets each field in order; a sensitive
-    /// one must not be indexed when it is sent on (RFC 9204 §7.1.3). Names and values are what came: whether they are valid is the
-    /// business of HTTP.
+    /// Decodes a whole field section of `stream` (RFC 9204 §4.5). `emit(name, value, sensitive)` gets each field in order; a sensitive one
+    /// must not be indexed when it is forwarded (RFC 9204 §7.1.3). HTTP checks whether names and values are valid.
     ///
     /// `max_size` bounds the size as RFC 9114 §4.2.2 counts it, in bytes: name, value and 32 for each field. Fields beyond it are not
     /// given to `emit`, but are looked at, so that the error has the whole size and a malformed section is found.
@@ -227,8 +226,8 @@ impl Decoder {
         if required == 0 { Err(WRONG) } else { Ok(required) }
     }
 
-    /// A stream was given up before its field sections were decoded: appends a Stream Cancellation to `answer` (RFC 9204 §2.2.2.2,
-    /// §4.4.2); nothing when the capacity is 0.
+    /// Cancels a stream before its field sections are decoded: appends a Stream Cancellation to `answer` (RFC 9204 §2.2.2.2, §4.4.2);
+    /// nothing if the capacity is 0.
     pub fn cancel(&mut self, stream: u64, answer: &mut Vec<u8>) {
         if self.max_capacity > 0 {
             integer::push(answer, 6, 0x40, stream);

@@ -25,14 +25,12 @@ const SCRATCH: usize = 16 << 10;
 
 /// Compresses field sections for one peer.
 ///
-/// Contract: what [`encode`](Self::encode) appends to `instructions` goes to the encoder stream, all of it and in that order; what
-/// comes on the peer's decoder stream goes to [`on_decoder_stream`](Self::on_decoder_stream). It does not matter which of block and
-/// instructions leaves first.
-/// What flow control holds back may wait (RFC 9204 §2.1.3): nothing depends on it, and the instructions that the peer has not
-/// acknowledged are never of more entries than the table holds.
+/// Contract: everything that [`encode`](Self::encode) appends to `instructions` is sent on the encoder stream, in that order; data of the
+/// peer's decoder stream is passed to [`on_decoder_stream`](Self::on_decoder_stream). Block and instructions may be sent in any order. Data
+/// blocked by flow control may wait (RFC 9204 §2.1.3): nothing depends on it, and unacknowledged instructions never have more entries than
+/// the table holds.
 ///
-/// Memory is bounded by the capacity, and by 256 sections that the peer has not acknowledged; while there are so many, others use the
-/// static table alone.
+/// Memory is bounded by the capacity, and by 256 unacknowledged sections; at this number, further sections use the static table only.
 #[derive(Debug)]
 pub struct Encoder {
     max_capacity: usize,
@@ -93,10 +91,9 @@ impl Encoder {
         }
     }
 
-    /// Sets the capacity that the peer's SETTINGS allow in bytes (SETTINGS_QPACK_MAX_TABLE_CAPACITY, RFC 9204 §5). Before it, and with
-    /// 0, only the
-    /// static table is used, and nothing is written to the encoder stream (RFC 9204 §3.2.3). To be called once at most; what is said
-    /// a second time is ignored.
+    /// Sets the capacity that the peer's SETTINGS allow in bytes (SETTINGS_QPACK_MAX_TABLE_CAPACITY, RFC 9204 §5). Before it, and with 0,
+    /// only the static table is used, and nothing is written to the encoder stream (RFC 9204 §3.2.3). Call it once at most; a second call
+    /// is ignored.
     pub fn set_peer_capacity(&mut self, max_table_capacity: u64) {
         debug_assert!(self.peer_capacity.is_none(), "SETTINGS come once");
         if self.peer_capacity.is_some() {
@@ -113,11 +110,10 @@ impl Encoder {
         }
     }
 
-    /// Encodes a field section of `stream`: appends the encoded field section, prefix included, to `block`, and what has to be
-    /// written to the encoder stream to `instructions`.
+    /// Encodes a field section of `stream`: appends the encoded field section, prefix included, to `block`, and instructions for the
+    /// encoder stream to `instructions`.
     ///
-    /// Never refers to an entry that the peer has not acknowledged, so the peer never blocks. Names are taken as they are: that they
-    /// have no capitals is the business of HTTP.
+    /// Never refers to an unacknowledged entry, so the peer never blocks. Names are not changed: HTTP checks that they have no capitals.
     pub fn encode<'a>(
         &mut self,
         stream: u64,

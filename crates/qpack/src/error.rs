@@ -2,7 +2,7 @@
 
 /// The peer broke the rules of its encoder stream or its decoder stream; the connection ends.
 ///
-/// What was being read says which code goes on the wire (RFC 9204 §6): QPACK_ENCODER_STREAM_ERROR (0x201) from
+/// The stream determines the error code (RFC 9204 §6): QPACK_ENCODER_STREAM_ERROR (0x201) from
 /// [`Decoder::on_encoder_stream`](crate::Decoder::on_encoder_stream), QPACK_DECODER_STREAM_ERROR (0x202) from
 /// [`Encoder::on_decoder_stream`](crate::Encoder::on_decoder_stream).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

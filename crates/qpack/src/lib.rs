@@ -37,6 +37,6 @@ pub struct Field<'a> {
     pub name: &'a [u8],
     /// The value.
     pub value: &'a [u8],
-    /// Never indexed, here or by who sends it on (RFC 9204 §7.1.3).
+    /// Never indexed, here or by an intermediary (RFC 9204 §7.1.3).
     pub sensitive: bool,
 }

@@ -18,7 +18,7 @@ pub struct Books {
     pub dropped: [Amount; DropReason::ALL.len()],
     /// Without an address, a link, a node that had started, or a mapping.
     pub undeliverable: Amount,
-    /// On their way.
+    /// In flight.
     pub under_way: Amount,
 }
 
@@ -28,9 +28,9 @@ pub struct Books {
 pub struct Imbalance {
     /// Name of the book.
     pub book: &'static str,
-    /// Packets that went in.
+    /// Packets sent.
     pub total: Amount,
-    /// The sum of what became of it.
+    /// Sum over their fates.
     pub booked: Amount,
 }
 

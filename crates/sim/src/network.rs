@@ -31,7 +31,7 @@ pub struct Access {
     pub jitter: Duration,
 }
 
-/// Packets that went nowhere.
+/// Packets without a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Undeliverable {
     /// No node has the address.
@@ -122,7 +122,7 @@ impl Network {
     /// Adds a link from one zone to another, in this direction only. A second link between the same zones is never used.
     ///
     /// # Errors
-    /// When the settings contradict themselves; `name` says which link it was.
+    /// When the settings are contradictory; `name` is the link.
     pub fn connect(
         &mut self,
         from: Zone,
@@ -137,7 +137,7 @@ impl Network {
         Ok(LinkId(u32::try_from(index).expect("fewer than 2^32 links")))
     }
 
-    /// Puts an address translation between a zone and all links from and to it. Once per zone.
+    /// Adds address translation between a zone and all of its links. Once per zone.
     pub fn translate(&mut self, zone: Zone, config: &NatConfig) {
         let nat = Nat::new(config, &self.seed.child("nat", u64::from(zone.0)));
         self.translations.push(Translation { zone, nat, known: BTreeMap::new() });
@@ -199,7 +199,7 @@ impl Network {
         self.wires.iter().map(|wire| &wire.link)
     }
 
-    /// Packets that went nowhere.
+    /// Packets without a destination.
     pub const fn undeliverable(&self) -> Undeliverable {
         self.undeliverable
     }

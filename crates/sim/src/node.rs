@@ -34,8 +34,8 @@ impl Datagram {
 
 /// Takes part in a simulation.
 ///
-/// The simulation calls [`handle`](Self::handle) when a datagram arrives or the deadline has come, and asks for
-/// [`deadline`](Self::deadline) and [`finished`](Self::finished) after each call.
+/// The simulation calls [`handle`](Self::handle) when a datagram arrives or the deadline has passed, and reads [`deadline`](Self::deadline)
+/// and [`finished`](Self::finished) after each call.
 pub trait Node {
     /// Takes an event: a datagram arrives, or (`None`) the deadline has come, or the node is started. Datagrams to be
     /// sent go into `out`. A call may come without a reason; it must then do no harm.

@@ -15,7 +15,7 @@ pub enum Ended {
     Stalled,
 }
 
-/// A node that has not finished, and what it waits for.
+/// An unfinished node, and the event for which it waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// The node's name.
@@ -36,7 +36,7 @@ pub struct Outcome {
     pub at: Instant,
     /// Events since the simulation was made.
     pub events: u64,
-    /// Packets on their way.
+    /// Packets in flight.
     pub under_way: usize,
     /// The nodes that have not finished.
     pub waiting: Vec<Waiting>,

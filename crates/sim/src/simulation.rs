@@ -117,7 +117,7 @@ impl<N: Node> Simulation<N> {
         self.network.attach(number(node), address, zone, access)
     }
 
-    /// Keeps the first `records` packets of the trace, not only their hash.
+    /// Keeps the first `records` packets of the trace, not only the hash.
     pub fn keep_trace(&mut self, records: usize) {
         self.trace.keep(records);
     }
@@ -127,13 +127,13 @@ impl<N: Node> Simulation<N> {
         self.limits = limits;
     }
 
-    /// Marks each packet as it enters the network, after batches have been cut, so that a link's script can tell packets
-    /// apart by their content.
+    /// Tags each packet that enters the network, after batches have been split, so that a link's script can distinguish packets by their
+    /// content.
     pub fn tag_with(&mut self, tagger: impl FnMut(&Datagram) -> u64 + Send + 'static) {
         self.tagger = Some(Box::new(tagger));
     }
 
-    /// Runs until every node has finished, nothing can happen any more, or `limit` has come.
+    /// Runs until every node has finished, no event is left, or `limit` is reached.
     ///
     /// # Errors
     /// When a node exceeds the [`Limits`].
@@ -162,7 +162,7 @@ impl<N: Node> Simulation<N> {
         self.now
     }
 
-    /// Events so far.
+    /// Number of events.
     pub const fn events(&self) -> u64 {
         self.events
     }
@@ -187,7 +187,7 @@ impl<N: Node> Simulation<N> {
         self.network.link(link).counters()
     }
 
-    /// Outcome of all packets so far.
+    /// Fates of all packets.
     pub fn books(&self) -> Books {
         let mut books = self.books;
         for link in self.network.links() {
@@ -200,7 +200,7 @@ impl<N: Node> Simulation<N> {
         books
     }
 
-    /// Checks that the books balance: those of every link, and those of the whole network.
+    /// Checks that the accounts balance: those of every link, and those of the whole network.
     ///
     /// # Errors
     /// The first that does not.

@@ -11,7 +11,7 @@ use crate::{Access, LinkId, Network, Node, SimError, Simulation};
 /// A node with its name and its way to the bottleneck.
 #[derive(Clone, Debug)]
 pub struct Host<N> {
-    /// Stands in errors and in the explanation of a stall.
+    /// Name in errors and in the explanation of a stall.
     pub name: String,
     /// The node.
     pub node: N,
@@ -43,7 +43,7 @@ pub struct Dumbbell {
     pub down: LinkConfig,
     /// Address translation between the clients and the links.
     pub nat: Option<NatConfig>,
-    /// Each client starts later than its host says by a time drawn evenly from zero to this.
+    /// Jitter of the start: each client starts later than its host by a uniform random time up to this.
     pub start_jitter: Duration,
 }
 

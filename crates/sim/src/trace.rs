@@ -5,7 +5,7 @@ use core::fmt;
 use netem::{PacketMeta, Transit, Verdict};
 use units::Instant;
 
-/// 128 bits that stand for a whole packet trace. Equal traces have equal hashes in every process and on every machine.
+/// Hash of a whole packet trace, 128 bits. Equal traces have equal hashes in every process and on every machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TraceHash(u128);
 
@@ -52,7 +52,7 @@ pub struct TraceRecord {
 /// Losses of a flow at the links, in both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowLoss {
-    /// Time at which it was the first time; `None` when nothing was lost.
+    /// Time of the first one; `None` without losses.
     pub first: Option<Instant>,
     /// Time at which it was the last time.
     pub last: Option<Instant>,
@@ -76,7 +76,7 @@ impl Trace {
         Self { hash: TraceHash::EMPTY, packets: 0, kept: Vec::new(), room: 0, lost: Vec::new() }
     }
 
-    /// The hash of all packets so far.
+    /// Hash of all packets.
     pub const fn hash(&self) -> TraceHash {
         self.hash
     }
@@ -86,7 +86,7 @@ impl Trace {
         self.packets
     }
 
-    /// The first packets, as many as were asked for with [`Simulation::keep_trace`](crate::Simulation::keep_trace).
+    /// The first packets, up to the number of [`Simulation::keep_trace`](crate::Simulation::keep_trace).
     pub fn records(&self) -> &[TraceRecord] {
         &self.kept
     }

@@ -26,7 +26,7 @@ const UNITS: [(&str, u64); 7] = [
 /// Reads a number with a unit (`ns`, `us`, `µs`, `ms`, `s`, `min`, `h`); a bare `0` needs no unit.
 ///
 /// # Errors
-/// When the text is anything else, more precise than a nanosecond, or longer than 584 years.
+/// When the text is not a duration, more precise than a nanosecond, or longer than 584 years.
 pub fn parse(text: &str) -> Result<Duration, ParseDurationError> {
     read(text.trim()).map(Duration::from_nanos).ok_or_else(|| ParseDurationError(text.to_owned()))
 }
@@ -52,8 +52,8 @@ fn read(text: &str) -> Option<u64> {
     whole.checked_mul(scale)?.checked_add(u64::try_from(rest / parts).ok()?)
 }
 
-/// Prints a span in the largest of h, min, s, ms, us, ns that it fills, so that it reads back as the same span.
-/// Hours and minutes are used only when they come out whole.
+/// Prints a duration in the largest of h, min, s, ms, us, ns that it fills, so that it parses as the same duration. Hours and minutes are
+/// used only for whole numbers.
 pub fn display(span: Duration) -> impl fmt::Display {
     Text(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
 }
@@ -102,7 +102,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duratio
 pub mod option {
     use super::{Deserialize, Deserializer, Duration, Serializer};
 
-    /// Writes a span as text, or nothing.
+    /// Serializes a duration as text, or `None`.
     ///
     /// # Errors
     /// Only the serializer's own.

@@ -68,7 +68,7 @@ pub(crate) fn read(path: &Path) -> Result<[u8; 16], KeyFileError> {
 /// Makes a file with a new key, for its owner alone.
 ///
 /// # Errors
-/// When it is there already, or cannot be written.
+/// When it exists already, or cannot be written.
 pub fn make(path: &Path) -> Result<(), KeyFileError> {
     let system = |source| KeyFileError::System { path: path.to_owned(), source };
     let key: [u8; 16] = keys::random().map_err(|_| KeyFileError::NoRandomness)?;

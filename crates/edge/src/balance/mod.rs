@@ -173,8 +173,7 @@ impl Balancer {
         &self.addresses
     }
 
-    /// Reads the configuration again and continues under it. When anything is wrong, everything stays as it was. Must be called within a
-    /// tokio runtime.
+    /// Reloads the configuration. On an error nothing changes. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// When the configuration is wrong, or changes what stays the same.

@@ -52,7 +52,7 @@ pub struct Examined {
     pub warnings: Vec<ConfigError>,
 }
 
-/// Reads the configuration in `file` and tries what it asks for. Nothing stays: addresses are given back.
+/// Reads the configuration in `file` and examines it on this machine. Nothing remains: addresses are released.
 ///
 /// # Errors
 /// When a gateway would not start with it.

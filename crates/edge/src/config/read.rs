@@ -35,7 +35,7 @@ pub struct ConfigError {
     pub line: Option<u32>,
     /// The field, as in `route[2].to`; routes count from 1.
     pub field: Option<String>,
-    /// Fault, and what was expected.
+    /// Fault, and the expected value.
     pub message: String,
     /// Advice.
     pub hint: Option<String>,
@@ -148,7 +148,7 @@ impl ResolvedConfig {
 /// Reads and checks a file. Paths in it are relative to its directory.
 ///
 /// # Errors
-/// When it cannot be read, or says something that cannot be.
+/// When it cannot be read, or is not valid.
 pub fn load(file: &Path) -> Result<Config, ConfigError> {
     load_text(file).map(|read| read.config)
 }

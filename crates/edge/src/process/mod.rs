@@ -78,7 +78,7 @@ impl Process {
     /// socket and the metrics.
     ///
     /// # Errors
-    /// When the configuration is wrong, or something that it asks for does not work.
+    /// When the configuration is wrong, or a part of it does not work.
     pub fn start(file: &Path) -> Result<Arc<Self>, ProcessError> {
         let this = Self::build(file, None)?;
         this.services.serve(&this);
@@ -151,8 +151,7 @@ impl Process {
         self.shared.persistent.listeners.set(own.collect());
     }
 
-    /// Reads the configuration again and continues under it; returns its number. What continues does not notice. When anything is
-    /// wrong, everything stays as it was.
+    /// Reloads the configuration; returns its number. Requests and connections in progress are not affected. On an error nothing changes.
     ///
     /// The number of workers, the admin socket and the address of the figures stay what they were at the start.
     ///
@@ -210,7 +209,7 @@ impl Process {
         self.listeners.plain_addresses()
     }
 
-    /// Renews certificates and the key ring until `stop` is ready; then drains, for as long as the configuration says.
+    /// Renews certificates and the key ring until `stop` is ready; then drains, within the time limit of the configuration.
     pub async fn run(&self, stop: impl Future<Output = ()>) {
         let watching = async {
             let mut seen = tls::changed(&self.shared.current().config);
@@ -265,7 +264,7 @@ impl Process {
         }
     }
 
-    /// Takes no connection more, and waits until those that exist have ended.
+    /// Accepts no more connections, and waits until the existing ones have ended.
     pub async fn drain(&self) {
         if !self.has_handed_over() {
             notify(&[NotifyState::Stopping]);

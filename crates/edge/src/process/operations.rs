@@ -74,7 +74,7 @@ impl Process {
         })
     }
 
-    /// The QUIC connections that there are, as JSON.
+    /// Open QUIC connections as JSON.
     pub fn connections(&self) -> Value {
         self.shared.persistent.captures.list()
     }

@@ -163,7 +163,7 @@ impl Process {
 /// Returns the stream on the standard input, which is closed then: what the older process has left there for this one.
 ///
 /// # Errors
-/// When nothing of the kind is there.
+/// When there is no such socket.
 pub fn inherited_stream() -> io::Result<UnixStream> {
     use std::os::fd::AsFd;
     let copy = std::io::stdin().as_fd().try_clone_to_owned()?;

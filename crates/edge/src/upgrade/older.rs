@@ -46,7 +46,7 @@ impl Process {
     /// Starts `program`, or the program of this process, and hands everything over to it. Returns its process ID.
     ///
     /// # Errors
-    /// When the new program does not serve, for whatever reason. This process continues then.
+    /// When the new program does not serve. This process continues then.
     pub async fn upgrade(self: &Arc<Self>, program: Option<PathBuf>) -> Result<u32, UpgradeError> {
         let _no_reload_meanwhile = self.reloading().lock().await;
         let this = self.clone();

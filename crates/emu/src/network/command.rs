@@ -26,7 +26,7 @@ pub struct Command {
     pub environment: Vec<(OsString, OsString)>,
     /// Has no standard input, which belongs to another program.
     pub without_input: bool,
-    /// Output goes to the standard error.
+    /// Send output to standard error.
     pub output_to_error: bool,
 }
 
@@ -43,7 +43,7 @@ impl Command {
     /// Starts the program in a namespace.
     ///
     /// # Errors
-    /// When the thread for it or the supervisor cannot be started. That the program itself cannot be, the supervisor says: it ends with 127.
+    /// When its thread or the supervisor cannot be started. If the program itself cannot be started, the supervisor ends with 127.
     pub fn start(self, namespace: &Namespace) -> io::Result<Running> {
         let executable = std::env::current_exe()?;
         let namespace = namespace.clone();
@@ -101,7 +101,7 @@ impl Running {
     /// Waits until the program has ended.
     ///
     /// # Errors
-    /// When the system cannot tell.
+    /// When the system does not return it.
     pub fn wait(&self) -> io::Result<ExitStatus> {
         self.ended.recv().map_err(|_| io::Error::other("a thread has panicked"))?
     }

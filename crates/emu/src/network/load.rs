@@ -71,7 +71,7 @@ pub struct Load {
     pub own_seconds: f64,
 }
 
-/// CPU time of the calling thread so far, in nanoseconds.
+/// CPU time of the calling thread in nanoseconds.
 pub fn thread_cpu() -> u64 {
     sys::thread_cpu()
 }

@@ -63,7 +63,7 @@ pub struct NetworkConfig {
     pub nat: Option<NatConfig>,
     /// The same seed gives the n-th packet the same luck: that of a simulated dumbbell whose network has this seed.
     pub seed: Seed,
-    /// Bytes of packets on their way. What comes on top is dropped, and the run is in doubt.
+    /// Limit on the bytes of waiting packets. Packets beyond it are dropped, and the run is in doubt.
     pub max_held: DataSize,
 }
 
@@ -79,7 +79,7 @@ impl NetworkConfig {
     }
 }
 
-/// Error of an emulated network that cannot be set up. [`Self::hint`] says what to do.
+/// Error of an emulated network that cannot be set up. [`Self::hint`] has advice.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
     /// The system refuses network namespaces.
@@ -159,7 +159,7 @@ pub struct Snapshot {
     pub written: u64,
     /// Packets that the far end's device did not take.
     pub write_failed: u64,
-    /// Packets dropped because too many bytes were on their way.
+    /// Packets dropped because too many bytes were waiting.
     pub overflowed: u64,
     /// Packets that are no IPv4 unicast.
     pub ignored: u64,
@@ -173,7 +173,7 @@ pub struct Snapshot {
     pub preferred: bool,
 }
 
-/// Later than this at the 99th percentile, delays are no longer those that were configured.
+/// Lateness at the 99th percentile above which delays differ from the configured ones.
 pub const TRUSTED_LATENESS: Duration = Duration::from_millis(1);
 /// Above this share of the machine, other programs may have kept the ends from working.
 pub const TRUSTED_FOREIGN: f64 = 0.25;
@@ -260,7 +260,7 @@ impl fmt::Display for NetworkStatistics {
     }
 }
 
-/// An emulated network at work. Ends when dropped; its namespaces last as long as anybody holds them.
+/// A running emulated network. Ends when dropped; its namespaces last while they are held.
 #[derive(Debug)]
 pub struct Network {
     client: Namespace,
@@ -316,17 +316,17 @@ impl Network {
         self.command(worker::Command::Begin);
     }
 
-    /// Counters so far. The queueing times start anew.
+    /// Counters since the start. The queueing times start again.
     ///
     /// # Errors
-    /// When the emulator has stopped because of an error; [`Self::stop`] says which.
+    /// When the emulator has stopped because of an error, which [`Self::stop`] returns.
     pub fn snapshot(&self) -> Result<Snapshot, NetworkError> {
         let (to, from) = mpsc::channel();
         self.command(worker::Command::Snapshot(to));
         from.recv().map_err(|_| NetworkError::Fault)
     }
 
-    /// Stops the emulator; packets on their way are dropped. Returns what it has done.
+    /// Stops the emulator; waiting packets are dropped. Returns its statistics.
     ///
     /// # Errors
     /// When it had stopped by itself because of an error.

@@ -35,7 +35,7 @@ impl Port {
     /// Hands the packets that wait to `sink`: sender, ECN bits, payload. Returns how many there were; `buffer` may serve all ports.
     ///
     /// # Errors
-    /// When the system cannot read the socket. That nothing waits is no error.
+    /// When the system cannot read the socket. An empty socket is no error.
     pub fn receive(&self, buffer: &mut Buffer, mut sink: impl FnMut(SocketAddr, Ecn, &[u8])) -> io::Result<usize> {
         match buffer.0.receive(self.socket.fd()) {
             Ok(count) => {
@@ -85,7 +85,7 @@ pub struct Waiter {
 const TIMER: u64 = u64::MAX;
 
 impl Waiter {
-    /// A waiter for nothing yet.
+    /// A waiter without ports.
     ///
     /// # Errors
     /// When the system refuses a descriptor.

@@ -67,8 +67,8 @@ impl Namespace {
         &self.file
     }
 
-    /// Runs `what` on a thread of its own in this namespace and waits for it. A socket stays for ever in the namespace in which it was
-    /// made, whichever thread uses it later.
+    /// Runs `what` on a new thread in this namespace and waits for it. A socket always stays in the namespace in which it was made,
+    /// whichever thread uses it later.
     ///
     /// # Errors
     /// When the thread cannot be started or cannot enter the namespace, and those of `what`.

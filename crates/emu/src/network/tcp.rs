@@ -6,14 +6,14 @@ use units::{Bitrate, Duration};
 
 use super::{Namespace, sys};
 
-/// Counters and estimates of a TCP connection, of its sending side unless said otherwise.
+/// Statistics of a TCP connection, of its sending side unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
     /// Smoothed RTT.
     pub smoothed_rtt: Duration,
     /// Smallest RTT of the last minutes.
     pub min_rtt: Duration,
-    /// Bytes of data in a packet at most: MSS of what is sent.
+    /// Largest payload of a sent packet (MSS).
     pub segment_size: u32,
     /// Congestion window in packets.
     pub window: u32,
@@ -42,7 +42,7 @@ pub struct TcpInfo {
 }
 
 impl TcpInfo {
-    /// Asks for the figures of a socket.
+    /// Reads the statistics of a socket.
     ///
     /// # Errors
     /// When it is no TCP socket, or the kernel is older than 4.19 and does not count bytes.
@@ -83,7 +83,7 @@ impl TcpInfo {
 /// Congestion controllers that the kernel has loaded or has in itself, as a side of a network sees them.
 ///
 /// # Errors
-/// When the kernel does not tell.
+/// When the kernel does not return them.
 pub fn controllers(side: &Namespace) -> io::Result<Vec<String>> {
     let text = side.run(|| std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control"))?;
     Ok(text.split_whitespace().map(str::to_owned).collect())

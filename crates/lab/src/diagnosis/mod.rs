@@ -46,11 +46,11 @@ pub struct Diagnosis {
     pub median_rtt_ms: Option<f64>,
     /// 95 % of the RTT samples are smaller, in milliseconds.
     pub p95_rtt_ms: Option<f64>,
-    /// Seconds that each limit held the sender; absent when the file does not say.
+    /// Seconds for which each limit held the sender; absent if the file does not have them.
     pub limited_s: Option<BTreeMap<String, f64>>,
     /// Losses that belong together.
     pub losses: Vec<Burst>,
-    /// Times in which the sender had something to send and sent nothing.
+    /// Times in which the sender had data and sent nothing.
     pub stalls: Vec<Stall>,
     /// The time in equal parts.
     pub timeline: Vec<Part>,
@@ -65,7 +65,7 @@ pub struct Milestone {
     pub what: String,
 }
 
-/// Sums. Packets are those of QUIC, bytes with headers and tags.
+/// Totals. Packets are QUIC packets, bytes include headers and tags.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Totals {
     /// Packets sent.
@@ -76,9 +76,9 @@ pub struct Totals {
     pub packets_received: u64,
     /// Bytes of them.
     pub bytes_received: u64,
-    /// Packets declared lost, without those that tried out a larger size.
+    /// Packets declared lost, without MTU probes.
     pub packets_lost: u64,
-    /// Packets that came and were not looked at.
+    /// Received packets that were not processed.
     pub packets_dropped: u64,
     /// Times that a probe timeout expired.
     pub probe_timeouts: u64,
@@ -95,7 +95,7 @@ pub struct Burst {
     pub triggers: BTreeMap<String, u64>,
 }
 
-/// A time in which the sender had something to send and sent nothing that counts.
+/// A time in which the sender had data and sent no packet with data.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stall {
     /// Begin.

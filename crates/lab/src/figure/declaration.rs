@@ -26,9 +26,9 @@ pub struct Declaration {
     pub scale: Scale,
     /// Meaning of the value 0.
     pub zero: Zero,
-    /// Meaning of a run with nothing to take the figure from.
+    /// Meaning of a run without data for the figure.
     pub missing: Missing,
-    /// The figure that says of how much this one tells: a delay of what arrived tells nothing of what did not.
+    /// Figure that qualifies this one: a delay of arrived datagrams says nothing about missing ones.
     pub presupposes: Option<Figure>,
     /// The workloads whose runs have it.
     pub workloads: Workloads,
@@ -38,7 +38,7 @@ pub struct Declaration {
     pub tolerance: Tolerance,
     /// Place among the headlines of workloads, from 0.
     pub headline: &'static [(Workloads, u8)],
-    /// Reports show it even where nobody supports it.
+    /// Reports show it even if no contender reports it.
     pub always: bool,
     /// Definition.
     pub meaning: &'static str,
@@ -57,8 +57,7 @@ pub enum Zero {
     Impossible,
 }
 
-/// Meaning of a run with nothing to take the figure from. Too few samples, and figures that a stack does not report, are
-/// unknown for every figure.
+/// Meaning of a run without data for the figure. Too few samples, and figures that a stack does not report, are unknown for every figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// Never happened: a time that is longer than any other.

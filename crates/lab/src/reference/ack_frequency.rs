@@ -18,7 +18,7 @@ use super::{
     on_all_cores,
 };
 
-/// A path and a controller on which the policy is compared with asking for nothing.
+/// A path and a controller on which the policy is compared with no request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cell {
     /// The congestion controller.
@@ -31,7 +31,7 @@ pub struct Cell {
     pub loss: f64,
 }
 
-/// The least saving of ACK packets, where nothing is lost.
+/// Smallest saving of ACK packets without loss.
 pub const SAVED: f64 = 0.75;
 /// The largest difference in goodput.
 pub const GOODPUT: f64 = 0.02;
@@ -255,7 +255,7 @@ pub fn thin_way_back(controller: &'static str, policy: AckFrequency, effort: Eff
     })
 }
 
-/// Cost of a fixed number under random loss, for comparison: goodput over asking for nothing, without a target.
+/// Cost of a fixed number under random loss, for comparison: goodput over that without a request, without a target.
 ///
 /// # Errors
 /// When a run cannot be used.
@@ -283,8 +283,8 @@ fn count(count: u64) -> f64 {
     count as f64
 }
 
-/// Packets per acknowledgement when N are asked for: the ratio to N, on 20 Mbit/s and 50 ms without loss.
-/// The receiver's timer makes more of them only where N packets take longer than it.
+/// Packets per acknowledgement when N are requested: the ratio to N, on 20 Mbit/s and 50 ms without loss. The receiver's timer adds
+/// acknowledgements only if N packets take longer than it.
 ///
 /// # Errors
 /// When a run cannot be used.

@@ -92,7 +92,7 @@ fn read(outcomes: &[Outcome], value: impl Fn(&Outcome) -> f64) -> Result<Centre,
     centre(&outcomes.iter().map(value).collect::<Vec<_>>())
 }
 
-/// One and twenty flows of `auto` on the path of the preset `mobile`, twenty of them beside what CUBIC does there.
+/// One and twenty flows of `auto` on the path of the preset `mobile`, twenty of them compared with CUBIC.
 ///
 /// # Errors
 /// When a run cannot be used.
@@ -116,8 +116,8 @@ pub fn random_loss(effort: Effort) -> Result<Vec<Finding>, Failed> {
     ])
 }
 
-/// `auto` beside 1, 4 and 16 flows of CUBIC: its share over a fair one, and what is left of the CUBIC flows' goodput
-/// beside it over what another CUBIC leaves.
+/// `auto` beside 1, 4 and 16 flows of CUBIC: its share over a fair one, and the goodput of the CUBIC flows beside it over that beside
+/// another CUBIC.
 ///
 /// # Errors
 /// When a run cannot be used.
@@ -174,7 +174,7 @@ pub fn round_trips(effort: Effort) -> Result<Finding, Failed> {
     Ok(finding(name, read(&runs, fairness)?, 0.97..=1.0, "", detail))
 }
 
-/// A policer at a twentieth of the line's rate: goodput over its rate, and what is sent again.
+/// A policer at a twentieth of the line's rate: goodput over its rate, and retransmissions.
 ///
 /// # Errors
 /// When a run cannot be used.

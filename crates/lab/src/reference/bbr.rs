@@ -29,7 +29,7 @@ impl Default for Effort {
     }
 }
 
-/// A controller, the share of packets that is lost, and the goodput that it has to have.
+/// A controller, the loss rate, and the required goodput.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cell {
     /// The controller.
@@ -44,7 +44,7 @@ const fn cell(controller: &'static str, loss: f64, low: f64, high: f64) -> Cell 
     Cell { controller, loss, target: (low, high) }
 }
 
-/// 50 Mbit/s, 100 ms, a buffer of one bandwidth-delay product: both versions below, at and beyond where they give up.
+/// 50 Mbit/s, 100 ms, a buffer of one bandwidth-delay product: both versions below, at and beyond the loss at which they collapse.
 pub const CELLS: [Cell; 8] = [
     cell("bbr1", 0.01, 40.0, 50.0),
     cell("bbr1", 0.10, 30.0, 50.0),
@@ -80,7 +80,7 @@ pub fn loss(cell: Cell, effort: Effort) -> Result<Finding, Failed> {
     })
 }
 
-/// The shares of lost packets around a cliff, in ascending order, where it has to be, and what stands behind that.
+/// Loss rates around a cliff, in ascending order, its expected place, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cliff {
     /// The controller.
@@ -97,8 +97,8 @@ pub const CLIFFS: [Cliff; 2] = [
     Cliff { controller: "bbr3", losses: &[0.01, 0.015, 0.02, 0.03, 0.05], target: (0.01, 0.03) },
 ];
 
-/// Cliff: the loss at which goodput falls below half of what the loss leaves of the path's 50 Mbit/s, in per cent, between the two
-/// measured ones on a straight line. The interval is that of the cliffs of single seeds.
+/// Cliff: the loss at which goodput falls below half of the rate that the loss leaves of the path's 50 Mbit/s, in per cent, interpolated
+/// linearly between the two measured ones. The interval is that of the cliffs of single seeds.
 ///
 /// # Errors
 /// When a run cannot be used, or there is no cliff between the losses.

@@ -34,14 +34,14 @@ pub enum Data {
     Down,
 }
 
-/// A path and what runs over it.
+/// A path and its traffic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
     /// Age of the connections.
     pub connections: Connections,
     /// Direction of the data.
     pub data: Data,
-    /// Share of packets lost on the way of the data, in percent.
+    /// Share of packets lost in the direction of the data, in percent.
     pub loss: f64,
     /// The other direction loses as much.
     pub both: bool,
@@ -125,7 +125,7 @@ fn median(records: &[Record], what: Figure, by: f64, less: f64) -> Result<Centre
     Ok(scaled(centre(&values?)?, by, less))
 }
 
-/// p99 of requests on new and on sparsely used connections, and what repair takes of the bytes.
+/// p99 of requests on new and on sparsely used connections, and the share of repair in the bytes.
 ///
 /// # Errors
 /// As [`records`].

@@ -8,10 +8,10 @@ use std::fmt::Write;
 use super::{Centre, Failed, Finding, TOLD, at_least, at_most, centre, figure, finding, records_of, scaled};
 use crate::{figure::Figure, record::Record};
 
-/// A path and what runs over it.
+/// A path and its traffic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
-    /// Share of packets lost on the way of the data, in percent.
+    /// Share of packets lost in the direction of the data, in percent.
     pub loss: f64,
     /// Mean length of bursts of loss; 1 is independent loss.
     pub burst: f64,
@@ -29,7 +29,7 @@ pub struct Setting {
     pub seeds: u64,
 }
 
-/// Datagrams at a constant rate, so that nothing but loss takes any away.
+/// Datagrams at a constant rate, so that only loss removes any.
 pub const DATAGRAMS: Setting = Setting {
     loss: 5.0,
     burst: 1.0,
@@ -41,9 +41,9 @@ pub const DATAGRAMS: Setting = Setting {
     seeds: 10,
 };
 
-/// The same of which exactly one of each eleven packets is lost: a block of ten and its repair. Groups begin when the first packet
-/// is protected, a little more than two round trips after the start.
-/// One size and a rate far below the path's, so that nothing else shifts the groups or loses packets.
+/// The same with exactly one of each eleven packets lost: a block of ten and its repair. Groups begin when the first packet is protected, a
+/// little more than two round trips after the start. One size and a rate far below the path's, so that nothing else shifts the groups or
+/// loses packets.
 pub const GROUPS: Setting = Setting {
     loss: 0.0,
     group: true,
@@ -79,8 +79,8 @@ pub const REQUESTS: Setting = Setting {
     seeds: 10,
 };
 
-/// The same on a connection that has carried nothing but such requests: a window's worth within a round trip is all that its
-/// controller knows of the path, and paces them by.
+/// The same on a connection that has carried only such requests: its controller knows of the path only that it carries a window within a
+/// round trip, and paces the requests by this.
 pub const COLD_REQUESTS: Setting = Setting {
     traffic: "workload = \"requests\"\ndirection = \"upload\"\nconnections = 1\nrequest-size = \"12 kB\"\nresponse-size = \"10 B\"",
     ..REQUESTS

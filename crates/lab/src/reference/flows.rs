@@ -31,7 +31,7 @@ pub struct Flow {
     pub start: Duration,
     /// Delay between the client and the bottleneck in each direction, beyond that of the plan.
     pub access: Duration,
-    /// The clock that the receiver of the data goes by. The sender's is right.
+    /// Clock of the receiver of the data. The sender's is exact.
     pub receiver_clock: Clock,
     /// Watches the sender of the data.
     pub watch_sender: Option<Arc<dyn ObserverFactory>>,
@@ -91,8 +91,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A bottleneck in the direction of the data, a buffer of so many bandwidth-delay products, and i.i.d. loss there; the
-    /// way back is as fast and loses nothing.
+    /// A bottleneck in the direction of the data, a buffer in bandwidth-delay products, and i.i.d. loss there; the return path is as fast
+    /// and without loss.
     ///
     /// # Panics
     /// When the loss is no probability.

@@ -81,11 +81,11 @@ fn profile(controller: &str, ack: &str) -> Result<Profile, Failed> {
     })
 }
 
-/// ProbeRTT empties a part of the pipe every five seconds: how much, for how long, and what it costs. BBRv1 goes down to four
-/// packets, the later versions to half of the pipe.
+/// ProbeRTT empties a part of the pipe every five seconds: its amount, duration and cost. BBRv1 goes down to four packets, the later
+/// versions to half of the pipe.
 ///
 /// # Errors
-/// When a run cannot be used, or ProbeRTT never came.
+/// When a run cannot be used, or ProbeRTT never occurred.
 pub fn probe_rtt(controller: &'static str, effort: Effort) -> Result<Vec<Finding>, Failed> {
     let plan = Plan { duration: Duration::from_secs(effort.seconds), ..Plan::new(RATE, RTT, 2.0, 0.0) };
     #[expect(clippy::cast_precision_loss, reason = "some hundred thousand bytes")]
@@ -126,8 +126,8 @@ pub fn probe_rtt(controller: &'static str, effort: Effort) -> Result<Vec<Finding
     ])
 }
 
-/// One packet in a hundred arrives 5 ms late, and one acknowledgement stands for ten packets: goodput over that of a path that
-/// keeps the order, and packets that were declared lost although they arrived.
+/// One packet in a hundred arrives 5 ms late, with one acknowledgement for ten packets: goodput over that of a path without reordering, and
+/// spurious losses.
 ///
 /// # Errors
 /// When a run cannot be used.

@@ -100,8 +100,8 @@ fn shared(
     Ok(Shared { jain, cubic: goodputs[1] / 1e6 })
 }
 
-/// A flow beside CUBIC without random loss, with and without tolerance, begun at `offsets` moments: Jain's index where the
-/// buffer holds two bandwidth-delay products, and what is left for CUBIC compared with a neighbour without tolerance.
+/// A flow beside CUBIC without random loss, with and without tolerance, begun at `offsets` moments: Jain's index with a buffer of two
+/// bandwidth-delay products, and the goodput of CUBIC compared with that beside a neighbour without tolerance.
 ///
 /// # Errors
 /// When a run cannot be used.

@@ -10,8 +10,8 @@ pub const TARGET: f64 = 30.0;
 
 /// Runs one CUBIC download for `seconds` virtual seconds, `rounds` times in a row on this thread.
 ///
-/// Counts the time that the thread had the core, so that other programs on the machine change little; where the system
-/// does not tell it, the time that went by.
+/// Counts the CPU time of the thread, so that other programs on the machine change little; where the system does not provide it, the
+/// elapsed time.
 ///
 /// # Errors
 /// When a run cannot be used.

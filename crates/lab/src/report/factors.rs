@@ -15,7 +15,7 @@ use crate::{
     versus::{Presupposed, name_presupposed},
 };
 
-/// A level of a factor against the factor's first level, of one contender: the same seeds, everything else alike.
+/// Effect of a level of a factor against the factor's first level, for one contender, with the same seeds and all other settings equal.
 #[derive(Clone, Debug, Serialize)]
 pub struct FactorEffect {
     /// Factor.

@@ -22,11 +22,11 @@ use crate::{figure::Figure, scenario::Scenario};
 pub struct Samples {
     /// Runs that they are from, in words.
     pub about: String,
-    /// The contenders and what a connection of each did.
+    /// Contenders, with time series of a connection of each.
     pub series: Vec<(String, TimeSeries)>,
 }
 
-/// The report as a page. `scenario` says what was simulated, `metadata` where (names and values).
+/// The report as a page. `scenario` describes the simulation, `metadata` its environment (names and values).
 pub fn html(report: &MatrixReport, scenario: &Scenario, metadata: &[(String, String)], samples: &Samples) -> String {
     let mut out = String::new();
     let _ = write!(

@@ -43,7 +43,7 @@ pub struct MatrixReport {
     pub identities: Vec<crate::contender::Identity>,
     /// Names of the factors with their levels.
     pub factors: Vec<(String, Vec<String>)>,
-    /// Points, seeds, runs of the matrix, and runs that are there.
+    /// Numbers of points, seeds, runs of the matrix, and stored runs.
     pub size: Size,
     /// Checks of the laboratory itself.
     pub self_test: Vec<Check>,
@@ -64,7 +64,7 @@ pub struct MatrixReport {
     pub control: Control,
     /// Limits that do not hold.
     pub thresholds: Vec<Breach>,
-    /// Key of the figure that decides who wins.
+    /// Key of the figure that decides on the best contender.
     pub deciding: &'static str,
     /// Point by point.
     pub points: Vec<PointRow>,
@@ -95,11 +95,11 @@ pub struct Size {
     pub seeds: usize,
     /// Runs in all.
     pub runs: usize,
-    /// Runs that are there.
+    /// Number of stored runs.
     pub stored: usize,
 }
 
-/// A contender against the baseline in one figure, over all points or those of one level.
+/// Effect of a contender against the baseline in one figure, over all points or those of one level.
 #[derive(Clone, Debug, Serialize)]
 pub struct Effect {
     /// The factor and its level; `None` over all points.
@@ -141,7 +141,7 @@ pub struct Control {
     pub reason: Option<String>,
 }
 
-/// A limit that does not hold, or that nothing was measured for.
+/// A limit that is exceeded, or without a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Breach {
     /// The limit.
@@ -168,7 +168,7 @@ pub struct PointRow {
 pub struct Quoted {
     /// Key of the figure.
     pub figure: &'static str,
-    /// Median, in the base unit; `"inf"` where it never came.
+    /// Median, in the base unit; `"inf"` if it never occurred.
     #[serde(serialize_with = "extended")]
     pub median: f64,
     /// 95 % interval, from six seeds on.
@@ -190,7 +190,7 @@ fn ends<S: Serializer>(ends: &Option<(f64, f64)>, serializer: S) -> Result<S::Ok
 }
 
 impl MatrixReport {
-    /// Puts together what the numbers say. `checks` are those of the self-test.
+    /// Makes the report. `checks` are those of the self-test.
     pub fn new(summary: &Summary, checks: Vec<Check>) -> Self {
         let scenario = &summary.manifest.scenario;
         let names = || summary.points.first().into_iter().flat_map(|point| point.keys().cloned());
@@ -241,7 +241,7 @@ impl MatrixReport {
         }
     }
 
-    /// Returns whether the self-test found nothing, everything was run and every run counts.
+    /// Returns whether the self-test has passed, all runs are complete and every run is valid.
     pub fn is_sound(&self) -> bool {
         self.failures.is_empty()
             && self.size.stored == self.size.runs
@@ -346,7 +346,7 @@ fn control(summary: &Summary) -> Control {
     control
 }
 
-/// The limits of the scenario that do not hold. A limit for which nothing was measured does not hold.
+/// Exceeded limits of the scenario. A limit without a measurement counts as exceeded.
 pub fn breaches(summary: &Summary) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for threshold in &summary.manifest.scenario.thresholds {

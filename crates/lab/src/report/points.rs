@@ -332,7 +332,7 @@ fn trouble(out: &mut String, summary: &Summary, style: Style) {
     }
 }
 
-/// Scenario of a file of records, to see what is varied before it runs.
+/// Factors of a scenario and their levels, before it runs.
 pub fn varied(scenario: &Scenario) -> Vec<(String, Vec<String>)> {
     scenario.points().map(|points| levels(&points)).unwrap_or_default()
 }

@@ -35,7 +35,7 @@ impl Fault {
 }
 
 impl Scenario {
-    /// Says whether the scenario can be run.
+    /// Checks whether the scenario can be run.
     ///
     /// # Errors
     /// The first field that makes no sense.
@@ -201,7 +201,7 @@ impl Traffic {
         }
     }
 
-    /// The video, with what the scenario leaves open as usual.
+    /// The video, with defaults for settings that the scenario leaves out.
     pub fn video(&self) -> VideoTraffic {
         self.video.clone().unwrap_or_default()
     }

@@ -141,8 +141,7 @@ fn text(value: &Value) -> String {
 }
 
 impl Scenario {
-    /// Every combination of the factors' levels, the last factor changing fastest. One point without values when nothing is
-    /// varied.
+    /// Every combination of the factors' levels; the last factor changes fastest. One point without values if there are no factors.
     ///
     /// # Errors
     /// When a factor has no values, or there are too many points.
@@ -167,7 +166,7 @@ impl Scenario {
         Ok(points)
     }
 
-    /// Varies a field in addition to the factors that there are. The title names the field.
+    /// Adds a factor. The title names its field.
     pub fn vary(&mut self, name: &str, values: Vec<Value>) {
         self.factors.insert(name.to_owned(), Levels::List(values));
         self.add_to_title(&format!("varied: {name}"));

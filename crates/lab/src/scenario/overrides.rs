@@ -29,9 +29,9 @@ pub struct Overrides {
     pub seeds: Option<u32>,
     /// First seed.
     pub seed: Option<u64>,
-    /// Congestion controllers, in place of those of the file and of its profiles; empty leaves both.
+    /// Congestion controllers that replace those of the file and of its profiles; empty keeps both.
     pub congestion: Vec<String>,
-    /// Policies of acknowledging; empty leaves those of the file.
+    /// Acknowledgement frequencies; empty keeps those of the file.
     pub ack: Vec<AckFrequency>,
 }
 
@@ -108,8 +108,7 @@ const ALSO_VARIED_BY: [(&str, &[&str]); 5] = [
 ];
 
 impl Overrides {
-    /// The scenario with these settings, checked again. A factor that varies a replaced field is dropped. The title names each
-    /// option that has changed something.
+    /// Scenario with these settings, checked again. A factor of a replaced field is dropped. The title names each effective option.
     ///
     /// # Errors
     /// When the result makes no sense; the error names the option.

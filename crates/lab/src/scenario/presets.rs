@@ -13,7 +13,7 @@ pub struct Preset {
 
 macro_rules! presets {
     ($($group:literal: $($name:literal)*;)*) => {
-        /// All presets, in the order in which lists show them; those of a group stand together.
+        /// All presets, in the order of lists; those of a group are adjacent.
         pub const PRESETS: &[Preset] = &[$($(Preset {
             name: $name,
             group: $group,

@@ -41,7 +41,7 @@ impl ScenarioError {
 
 /// The preset with this name, or the scenario in this file.
 ///
-/// What has a `/` or ends in `.toml` is a file.
+/// A name with `/`, or one that ends in `.toml`, is a file.
 ///
 /// # Errors
 /// When there is no such preset or file, or when it is no scenario.
@@ -68,7 +68,7 @@ pub fn load(name_or_file: &str) -> Result<Scenario, ScenarioError> {
 /// Reads a scenario from the text of `origin` and checks it.
 ///
 /// # Errors
-/// When the text is no TOML, has a field that there is not, or a value that makes no sense.
+/// When the text is not TOML, has an unknown field, or a value that makes no sense.
 pub fn parse(text: &str, origin: &str) -> Result<Scenario, ScenarioError> {
     parse_in(text, origin, Path::new("."))
 }

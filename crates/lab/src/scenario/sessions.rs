@@ -15,7 +15,7 @@ pub struct VideoTraffic {
     /// Buffer of the player at most. By default 12 s.
     #[serde(with = "units::duration_text")]
     pub buffer: Duration,
-    /// The bitrates that there are, rising. By default 0.4, 1, 2.5, 5 and 8 Mbit/s.
+    /// Available bitrates, rising. By default 0.4, 1, 2.5, 5 and 8 Mbit/s.
     pub ladder: Vec<Bitrate>,
 }
 
@@ -40,7 +40,7 @@ pub struct PageTraffic {
     pub styles: u32,
     /// Size of each. By default 30 kB.
     pub style_size: DataSize,
-    /// Images, which are asked for when all styles and scripts are there. By default 24.
+    /// Images, which are requested when all styles and scripts have arrived. By default 24.
     pub images: u32,
     /// Size of each. By default 40 kB.
     pub image_size: DataSize,
@@ -53,7 +53,7 @@ impl Default for PageTraffic {
     }
 }
 
-/// A feed: each screen asks for answers of an interface and for images.
+/// A feed: each screen requests answers of an interface and images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct FeedTraffic {
@@ -64,7 +64,7 @@ pub struct FeedTraffic {
     pub calls: u32,
     /// Size of each. By default 8 kB.
     pub call_size: DataSize,
-    /// Images on each screen; those that have not arrived are given up with the next. By default 6.
+    /// Images on each screen; those that have not arrived are cancelled with the next screen. By default 6.
     pub images: u32,
     /// Size of each. By default 60 kB.
     pub image_size: DataSize,

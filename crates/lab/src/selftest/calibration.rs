@@ -53,7 +53,7 @@ impl Fault {
     ];
 }
 
-/// Unchecked parts, with reasons: nobody shall believe that they were checked.
+/// Unchecked parts, with reasons.
 pub const NOT_CHECKED: [(&str, &str); 1] =
     [("V14", "agreement of virtual and real time takes an idle machine: `tiderace lab selftest --real-time`")];
 
@@ -65,8 +65,8 @@ pub fn calibrate(fault: Option<Fault>) -> Vec<Check> {
 /// A part of the self-test: checks that are made together.
 pub(super) type Part = Box<dyn Fn() -> Result<Vec<Check>, String> + Send + Sync>;
 
-/// Runs the parts one after the other on `threads` (`None`: all cores), those that take the least time first, and begins no
-/// further one once `go_on` has said no to a check. Checks come back in the order of the parts.
+/// Runs the parts one after the other on `threads` (`None`: all cores), the fastest first, and starts no further one once `go_on` has
+/// returned false for a check. Checks are returned in the order of the parts.
 pub fn calibrate_while(
     fault: Option<Fault>,
     threads: Option<NonZeroUsize>,

@@ -80,7 +80,7 @@ impl Verdict {
     pub const COUNT: usize = 5;
 }
 
-/// The values of a contender and a baseline in one run each. A value may be infinite (it never came); `None` is unknown.
+/// Values of a contender and a baseline in one run each. A value may be infinite (it never occurred); `None` is unknown.
 pub type Pair = (Option<f64>, Option<f64>);
 
 /// The result of comparing a contender with a baseline.
@@ -93,7 +93,7 @@ pub struct Comparison {
     pub ratio: Option<Interval>,
     /// Number of pairs.
     pub pairs: usize,
-    /// Pairs of which a value is unknown: the interval holds whatever it is.
+    /// Pairs with an unknown value: the interval holds for any value of it.
     #[serde(skip_serializing_if = "is_zero")]
     pub unknown: usize,
     /// Verdict that follows.
@@ -211,8 +211,8 @@ pub fn compare(pairs: &[Pair], rule: &Rule) -> Option<Comparison> {
 
 /// Compares over the points of a matrix, of which each has its pairs.
 ///
-/// From [`RUNS_MIN`] points on the interval is over the medians of the points, because points are what the result is to hold
-/// for; with fewer it is over all their pairs.
+/// From [`RUNS_MIN`] points on the interval is over the medians of the points, because the result has to hold for points; with fewer it is
+/// over all their pairs.
 pub fn compare_over_points(points: &[Vec<Pair>], rule: &Rule) -> Option<Comparison> {
     let known = points.iter().filter(|pairs| middle(pairs, difference).is_some()).count();
     if known < RUNS_MIN {
@@ -235,7 +235,7 @@ fn middle(pairs: &[Pair], measure: fn(f64, f64) -> f64) -> Option<f64> {
     median(&ascending)
 }
 
-/// Compares two sets of runs that share nothing: `contender` and `baseline` hold a value per run.
+/// Compares two independent sets of runs: `contender` and `baseline` hold a value per run.
 ///
 /// `None` when either has no value. The interval is that of the shift between two distributions of one shape.
 pub fn compare_unpaired(contender: &[f64], baseline: &[f64], rule: &Rule) -> Option<Comparison> {

@@ -87,7 +87,7 @@ fn normal(random: &mut Resampler) -> f64 {
     (0..12).map(|_| uniform(random)).sum::<f64>() - 6.0
 }
 
-/// The share of `rounds` in which `covers` says so of runs by a law. `None` when a method gives no interval.
+/// Share of `rounds` in which `covers` returns true for runs of a distribution. `None` if a method gives no interval.
 pub fn coverage(
     law: Law,
     count: usize,

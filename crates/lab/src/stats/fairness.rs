@@ -4,7 +4,7 @@ use super::distribution::to_f64;
 
 /// Jain's index of the flows' goodputs: 1 when all got the same, 1/n when one got everything.
 ///
-/// `None` without flows, or when nothing was delivered at all: then there was nothing to share.
+/// `None` without flows, or if nothing was delivered.
 pub fn jain(goodputs: &[f64]) -> Option<f64> {
     let sum: f64 = goodputs.iter().sum();
     let squares: f64 = goodputs.iter().map(|x| x * x).sum();

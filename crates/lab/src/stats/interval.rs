@@ -40,7 +40,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// An estimate of which too few runs say how sure it is.
+    /// An estimate without an interval, because there are too few runs.
     pub const fn unbounded(value: f64) -> Self {
         Self { value, low: f64::NEG_INFINITY, high: f64::INFINITY, coverage: 1.0 }
     }
@@ -79,8 +79,8 @@ pub fn extended_option<S: Serializer>(value: &Option<f64>, serializer: S) -> Res
     }
 }
 
-/// The median of `values` and its order-statistic interval, which encloses the true median with at least the probability
-/// `confidence`, whatever the distribution. Values may be infinite.
+/// Median of `values` and its order-statistic interval, which encloses the true median with at least the probability `confidence`, whatever
+/// the distribution. Values may be infinite.
 ///
 /// `None` when there are too few values for such an interval (for 95 %: fewer than [`RUNS_MIN`]).
 pub fn median_interval(values: &[f64], confidence: f64) -> Option<Interval> {
@@ -88,8 +88,8 @@ pub fn median_interval(values: &[f64], confidence: f64) -> Option<Interval> {
     median_interval_with_unknown(&values, confidence)
 }
 
-/// The median of a figure over its runs, and its interval where there are enough of them. Nothing when a run's value is unknown:
-/// leaving it out would choose the runs by their result.
+/// Median of a figure over its runs, and its interval if there are enough of them. `None` if a run's value is unknown: leaving it out would
+/// select the runs by their result.
 pub fn centre(values: &[Option<f64>]) -> Option<(f64, Option<Interval>)> {
     let mut ascending = values.iter().copied().collect::<Option<Vec<f64>>>()?;
     ascending.sort_by(f64::total_cmp);

@@ -33,7 +33,7 @@ pub struct Case {
     pub scenes: &'static [Scene],
 }
 
-/// A path, what happens on it, and what has to be seen.
+/// A path, the steps on it, and the expected observations.
 #[derive(Clone, Copy, Debug)]
 pub struct Scene {
     /// Rate of the bottleneck in kilobits per second of IP packets.
@@ -53,7 +53,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// 20 Mbit/s, 50 ms and a buffer that loses nothing.
+    /// 20 Mbit/s, 50 ms and a buffer without loss.
     pub const PLAIN: Self =
         Self { kbps: 20_000, rtt_ms: 50, buffer: 500_000, seconds: 4, seed: 1, steps: &[], clauses: &[] };
 
@@ -128,7 +128,7 @@ pub enum Act {
 pub struct Clause {
     /// Text of the clause, in few words.
     pub text: &'static str,
-    /// Looks at what was seen.
+    /// Evaluates the observations.
     pub check: fn(&Seen<'_>) -> Verdict,
 }
 
@@ -170,7 +170,7 @@ pub struct Moment {
 pub struct Seen<'a> {
     /// The scene.
     pub scene: &'a Scene,
-    /// The sender, step by step. Empty when it shows nothing of itself.
+    /// The sender, step by step. Empty if it reports no state.
     pub moments: &'a [Moment],
     /// Time at which each step of the scene happened; `None` when it never did.
     pub steps: &'a [Option<Instant>],
@@ -183,11 +183,11 @@ pub struct Seen<'a> {
 pub struct LinkMoment {
     /// Time.
     pub at: Instant,
-    /// Bytes of IP packets that passed so far.
+    /// Bytes of IP packets that have passed.
     pub delivered: u64,
     /// … and how many packets.
     pub packets: u64,
-    /// Packets dropped so far, for whatever reason.
+    /// Packets dropped for any reason.
     pub dropped: u64,
 }
 

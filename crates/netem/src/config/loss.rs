@@ -61,8 +61,7 @@ pub enum Loss {
 
 /// Losses of a real path.
 ///
-/// In a scenario file `{ trace = { file = "loss.txt" } }`; the laboratory reads the file, so that what is stored holds the
-/// trace itself.
+/// In a scenario file `{ trace = { file = "loss.txt" } }`; the laboratory reads the file, so that stored scenarios hold the trace itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LossTrace {
     /// Origin, for people.
@@ -92,7 +91,7 @@ impl LossTrace {
     /// and lines that start with `#` are skipped.
     ///
     /// # Errors
-    /// When there is anything else in it, or nothing.
+    /// When it has other characters, or is empty.
     pub fn parse(file: &str, text: &str) -> Result<Self, LossTraceError> {
         let mut lost = Vec::new();
         for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with('#')) {

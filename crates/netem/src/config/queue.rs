@@ -110,7 +110,7 @@ pub struct Policer {
     pub rate: Bitrate,
     /// Size of the bucket. It is full at the start.
     pub burst: DataSize,
-    /// Only UDP packets are judged, as some networks do: others pass and take nothing.
+    /// Apply to UDP packets only, as some networks do: other packets pass and use no tokens.
     #[serde(default)]
     pub udp_only: bool,
 }

@@ -8,8 +8,7 @@ use units::{Bitrate, Duration, Instant};
 /// Time at which a real link could send, in the format of Mahimahi: each line the millisecond of an opportunity to send
 /// [`RateTrace::OPPORTUNITY`] bytes, ascending; the last one is also the period after which the trace begins again.
 ///
-/// In a scenario file `rate-trace = { file = "lte.down" }`; the laboratory reads the file, so that what is stored holds the
-/// trace itself.
+/// In a scenario file `rate-trace = { file = "lte.down" }`; the laboratory reads the file, so that stored scenarios hold the trace itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateTrace {
     /// Origin, for people.
@@ -115,7 +114,7 @@ pub struct Change {
     pub mtu: Option<u32>,
 }
 
-/// A span of time in which nothing gets through.
+/// An outage: no packet passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Outage {

@@ -48,11 +48,11 @@ impl Mux {
         }
     }
 
-    /// Takes bytes from the front of `data`, as many as there is room for; gives their number. With 0,
-    /// [`Event::Writable`](super::Event::Writable) tells when there is more.
+    /// Takes bytes from the front of `data`, as many as there is room for; returns their number. After 0,
+    /// [`Event::Writable`](super::Event::Writable) follows when there is more room.
     ///
     /// # Errors
-    /// When nothing more can be written.
+    /// When the stream cannot be written any more.
     pub fn write(&mut self, id: StreamId, data: &mut Bytes) -> Result<usize, Refused> {
         let send = self.sender(id)?;
         let part = data.split_to(send.room().min(data.len()));
@@ -64,7 +64,7 @@ impl Mux {
         Ok(len)
     }
 
-    /// Ends a stream after what was written.
+    /// Ends a stream after the written data.
     ///
     /// # Errors
     /// When it has ended.
@@ -84,7 +84,7 @@ impl Mux {
         Ok(())
     }
 
-    /// Up to `most` bytes of a stream, none when nothing is there yet; `None` at its end.
+    /// Reads up to `most` bytes of a stream; empty without data, `None` at its end.
     ///
     /// # Errors
     /// When the peer has given it up, or the stream or the connection has ended.
@@ -119,7 +119,7 @@ impl Mux {
         }
     }
 
-    /// Returns whether a stream has something for a reader.
+    /// Returns whether a stream has data for a reader.
     pub fn is_readable(&self, id: StreamId) -> bool {
         self.streams.get(&id).and_then(|stream| stream.recv.as_ref()).is_none_or(Recv::is_readable)
     }
@@ -159,7 +159,7 @@ impl Mux {
         Some(data)
     }
 
-    /// Asks whether the peer is there.
+    /// Sends a PING.
     pub fn ping(&mut self) {
         self.ping_due = true;
     }

@@ -53,11 +53,10 @@ pub struct Config {
     pub streams_bidi: u64,
     /// Unidirectional ones.
     pub streams_uni: u64,
-    /// Bytes that the datagrams hold that wait to be read, and those that wait to leave; the oldest is dropped. 0 takes and
-    /// sends none.
+    /// Size in bytes of the queues of received and of sent datagrams, each of which drops the oldest. 0 disables datagrams.
     pub datagram_queue: usize,
-    /// Budget for what the peer makes this end hold; the connection ends when it is more. Within the windows it is at most twice the bytes
-    /// of streams, beside the queue of datagrams and 1 KiB for each stream. `None`: enough for that.
+    /// Memory budget for the peer's data; the connection ends when it is exceeded. Within the windows the peer needs at most twice the
+    /// bytes of streams, the queue of datagrams and 1 KiB for each stream. `None`: enough for that.
     pub memory: Option<ConnectionBudget>,
     /// The connection ends after this silence; the smaller of both ends' values holds. Zero: never.
     pub idle_timeout: Duration,
@@ -234,7 +233,7 @@ pub struct Mux {
 }
 
 impl Mux {
-    /// A connection on a stream of bytes that is there.
+    /// A connection on an open stream of bytes.
     pub fn new(side: Side, now: Instant, config: Config) -> Self {
         let Config { window, streams_bidi, streams_uni, datagram_queue, .. } = config;
         let enough = 2 * window + datagram_queue as u64 + (streams_bidi + streams_uni) * STREAM + (64 << 10);

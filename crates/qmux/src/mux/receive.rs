@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Mux {
-    /// Takes bytes of the peer. Once the connection is over they are discarded.
+    /// Processes bytes of the peer. Once the connection has ended they are discarded.
     pub fn handle_bytes(&mut self, now: Instant, bytes: &[u8]) {
         if self.closed.is_some() {
             return;

@@ -28,7 +28,7 @@ impl Mux {
         event
     }
 
-    /// Appends a record to `out`; false when there is nothing to send.
+    /// Appends a record to `out`; returns false without data to send.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> bool {
         let mut scratch = std::mem::take(&mut self.scratch);
         let mut w = Writer::new(&mut scratch);

@@ -4,7 +4,7 @@ use core::fmt::Write;
 
 use super::{Axis, BOTTOM, HEIGHT, LEFT, RIGHT, Scale, TOP, WIDTH, axes, escape, number};
 
-/// A value with its interval, over something that was varied.
+/// A value with its interval, over a varied parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
     /// Varied value.
@@ -22,7 +22,7 @@ pub struct Measured {
 pub struct Curve {
     /// Name, for the legend.
     pub name: String,
-    /// In ascending order of what was varied.
+    /// Points in ascending order of the parameter.
     pub points: Vec<Measured>,
 }
 
@@ -38,7 +38,7 @@ pub struct Along<'a> {
 /// Height of the legend of a [`curves`] picture.
 const LEGEND: f64 = 22.0;
 
-/// Curves with intervals as a picture that is a file of its own, with colours for light and dark pages.
+/// Curves with intervals as a picture file, with colours for light and dark pages.
 pub fn curves(title: &str, x: Along<'_>, y: Along<'_>, curves: &[Curve]) -> String {
     let axis = |along: Along<'_>| (along.log, along.label.to_owned());
     let ((x_log, x_label), (y_log, y_label)) = (axis(x), axis(y));
