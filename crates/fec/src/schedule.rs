@@ -120,8 +120,8 @@ impl Schedule {
         self.next - self.start
     }
 
-    /// Marks the end of a message: covers uncovered symbols with up to `most` repair symbols, as far as allowed. They count against the
-    /// rate of the code. Returns their number.
+    /// Marks the end of a message: covers uncovered symbols with up to `most` repair symbols, as far as `allowed`. Repair allowed by the
+    /// rate of the code is borrowed from it. Returns the number of repair symbols.
     pub fn flush(&mut self, most: u8, allowed: Allowed) -> u8 {
         if self.uncovered() == 0 {
             return 0;
