@@ -19,7 +19,7 @@ pub enum Ecn {
     Ect0,
     /// Capable: ECT(1).
     Ect1,
-    /// Congestion was met on the way.
+    /// Congestion Experienced.
     Ce,
 }
 
@@ -34,8 +34,8 @@ impl Ecn {
     }
 }
 
-/// Gaps that may arise before the peer hears of them, so that no range is forgotten that was never reported
-/// (draft-ietf-quic-ack-frequency-14 §6).
+/// Number of new gaps after which an acknowledgement is sent, so that no unreported range is forgotten (draft-ietf-quic-ack-frequency-14
+/// §6).
 const MAX_UNREPORTED_GAPS: u32 = 24;
 
 /// Ranges that are remembered and reported at most. RFC 9000 §13.2.3: a receiver limits them.
@@ -91,7 +91,7 @@ pub struct AckState {
     policy: AckPolicy,
     /// The number of the newest request that was obeyed.
     request: Option<u64>,
-    /// Arrival times of packets, for a peer that asks for them.
+    /// Receive timestamps, if the peer requests them.
     times: Option<Box<ArrivalTimes>>,
 }
 
@@ -127,8 +127,8 @@ impl AckState {
         &self.policy
     }
 
-    /// The peer asks for another rhythm; `sequence` numbers its requests. False when it is not the newest one, which alone
-    /// counts.
+    /// Processes a request of the peer for another frequency; `sequence` numbers its requests. Returns false unless it is the newest one,
+    /// which alone counts.
     // draft-ietf-quic-ack-frequency-14 §4 MUST: ignored unless its number is above that of the last one obeyed.
     pub fn on_request(&mut self, sequence: u64, policy: AckPolicy) -> bool {
         if self.request.is_some_and(|newest| sequence <= newest) {
@@ -143,7 +143,7 @@ impl AckState {
         true
     }
 
-    /// Makes the next ACK frame leave at once: the peer asks for it with the packet that is being read (IMMEDIATE_ACK).
+    /// Makes the next ACK frame due at once, as the current packet requests (IMMEDIATE_ACK).
     // draft-ietf-quic-ack-frequency-14 §5 SHOULD. One per batch of datagrams, like every acknowledgement.
     pub fn on_immediate(&mut self) {
         self.at_once = true;

@@ -156,7 +156,7 @@ impl Reassembly {
         if self.fragments.len() > MAX_FRAGMENTS { exceeded("handshake data with too many gaps") } else { Ok(()) }
     }
 
-    /// Keeps the bytes beyond a gap that were not there before.
+    /// Keeps new bytes beyond a gap.
     fn insert_ahead(&mut self, offset: u64, data: &[u8]) {
         let end = offset + data.len() as u64;
         let mut at = offset;
@@ -239,7 +239,7 @@ impl SendBuffer {
         &self.data[start..start + usize::from(len)]
     }
 
-    /// The next bytes for a frame that has to fit into `space`, and removes them from what is to be sent.
+    /// Removes the next bytes to send, for a frame that has to fit into `space`.
     fn pick(&mut self, space: usize) -> Option<(u64, u16)> {
         let pending = match self.lost.first() {
             Some(range) => range.clone(),

@@ -27,14 +27,14 @@ use crate::{
 /// Memory of a queued datagram beside its bytes: its place in the queue and, at least, the header of an allocation.
 const OVERHEAD: u64 = 64;
 
-/// DATAGRAM frames that each packet entitles to: a frame costs time beside its bytes, and a packet may hold a thousand empty ones. A
-/// packet of 1,200 bytes is full of datagrams of 36 bytes with so many.
+/// DATAGRAM frames for which each packet pays: a frame costs time beside its bytes, and a packet may hold a thousand empty ones. This
+/// number of datagrams of 36 bytes fills a packet of 1,200 bytes.
 const PER_PACKET: u32 = 32;
 
 /// DATAGRAM frames that may be saved up, for packets that hold more now and then.
 const SAVED: u32 = 1024;
 
-/// Places that the queue of received datagrams keeps when it is empty.
+/// Capacity that the empty queue of received datagrams keeps.
 const PLACES_KEPT: usize = 512;
 
 /// Bounds of the queues.
@@ -378,7 +378,7 @@ impl Datagrams {
         self.figures.lost += 1;
     }
 
-    /// A packet that carries DATAGRAM frames arrived, or was rebuilt: so many more of them are [admitted](Self::admits).
+    /// Called for a received or rebuilt packet with DATAGRAM frames: a further number of them is [admitted](Self::admits).
     #[inline]
     pub(crate) fn entitle(&mut self) {
         self.allowance = SAVED.min(self.allowance + PER_PACKET);
@@ -467,12 +467,12 @@ impl Datagrams {
         self.pins.next_buffer(size, used);
     }
 
-    /// Bytes that received buffers may have beyond a quarter more than what is kept of them.
+    /// Sets the bytes by which receive buffers may exceed a quarter more than the data kept in them.
     pub(crate) fn set_slack(&mut self, bytes: u64) {
         self.pins.set_slack(bytes);
     }
 
-    /// Copies what keeps received buffers in memory for little, when that is too much in all.
+    /// Copies data that pins much larger receive buffers, if this is too much in total.
     #[inline]
     pub(crate) fn compact_if_wasteful(&mut self) {
         if self.pins.is_wasteful() {

@@ -26,7 +26,7 @@ macro_rules! codes {
 codes! {
     /// Closed without an error.
     NO_ERROR = 0x00;
-    /// The endpoint met a fault of its own and cannot continue.
+    /// Internal error of the endpoint, which cannot continue.
     INTERNAL_ERROR = 0x01;
     /// The server refuses the connection.
     CONNECTION_REFUSED = 0x02;

@@ -12,7 +12,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
-    /// The handshake is complete; the peer's certificate was verified, as far as the configuration asks for it.
+    /// The handshake is complete; the peer's certificate was verified as configured.
     Connected,
     /// Decision of the server on early data. On a client it comes with the server's first answer; refused data is sent again
     /// automatically. On a server it comes before the early data: until [`Event::Connected`] all data may be a replay.
@@ -42,7 +42,7 @@ pub enum Event {
     Migrated,
     /// The path that this client was to migrate to does not work; the connection stays on its path.
     MigrationFailed,
-    /// The connection has ended; nothing follows.
+    /// The connection has ended; no event follows.
     Closed(CloseReason),
 }
 
@@ -85,19 +85,19 @@ pub enum CloseReason {
     HandshakeFailed {
         /// Error that the peer receives.
         error: TransportError,
-        /// Cause, which often says more than the alert in the error.
+        /// Cause, which often has more detail than the alert in the error.
         fault: HandshakeFault,
     },
     /// The peer has lost its state (stateless reset).
     #[error("the peer no longer knows the connection (stateless reset)")]
     Reset,
-    /// Nothing was received for longer than the idle timeout.
+    /// Idle timeout: no packet was received for this time.
     #[error("idle for too long")]
     IdleTimeout,
     /// The socket of this client was replaced by one with another address, and the connection may not migrate there.
     #[error("the connection may not follow the client to its new address: {0}")]
     Stranded(MigrateError),
-    /// The handshake did not complete in time. The peer, if it is there, reads of it as [`PeerClosed`](Self::PeerClosed) with
+    /// The handshake did not complete in time. A reachable peer sees [`PeerClosed`](Self::PeerClosed) with
     /// [`Code::NO_ERROR`](crate::Code::NO_ERROR).
     #[error("the handshake timed out: nothing usable came from the peer")]
     HandshakeTimeout,

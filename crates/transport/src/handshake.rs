@@ -39,7 +39,7 @@ pub(crate) struct Handshake {
     /// Cause that the session failed for.
     fault: Option<HandshakeFault>,
     confirmed: bool,
-    /// A Handshake packet of ours was acknowledged: the peer has validated our address (RFC 9002 §A.6).
+    /// Set once a Handshake packet was acknowledged: the peer has validated the local address (RFC 9002 §A.6).
     acked: bool,
     /// Handshake bytes arrived that the session has not seen.
     unread: bool,
@@ -141,12 +141,12 @@ impl Handshake {
         self.confirmed
     }
 
-    /// Returns whether a Handshake packet of ours was acknowledged.
+    /// Returns whether a Handshake packet was acknowledged.
     pub(crate) fn is_acked(&self) -> bool {
         self.acked
     }
 
-    /// A Handshake packet of ours was acknowledged.
+    /// Records the acknowledgement of a Handshake packet.
     pub(crate) fn on_acked(&mut self) {
         self.acked = true;
     }
@@ -289,7 +289,7 @@ impl Handshake {
         Some(std::mem::take(&mut self.held))
     }
 
-    /// The session comes back from a step.
+    /// Takes the session back after a step.
     pub(crate) fn take_back(&mut self, done: Done) -> Result<(), TransportError> {
         let mut resumed = false;
         if let Some(out) = &mut self.hand_out {

@@ -328,7 +328,7 @@ events! {
     key_installed(level: Level, sender: Direction, suite: CipherSuite);
     /// 1-RTT keys of both directions were updated, for the `phase`th time (RFC 9001 §6).
     keys_updated(phase: u64, by: Initiator);
-    /// Keys of a level were discarded; those of one phase, where there are several.
+    /// Keys of a level were discarded; if it has several phases, those of one phase.
     keys_discarded(level: Level, phase: Option<u64>);
     /// The handshake is complete, with this application protocol.
     connected(alpn: &[u8]);

@@ -31,7 +31,7 @@ const BYTE_NANOS: u64 = 8_000_000_000;
 #[derive(Clone, Debug)]
 pub struct Pacer {
     mtu: u64,
-    /// `None`: nothing is paced.
+    /// `None` without pacing.
     rate: Option<Bitrate>,
     quantum: u64,
     capacity: u64,

@@ -5,7 +5,7 @@
 //! Reading makes slices smaller while their buffers stay: when the rule is broken, slices of poorly used buffers are copied too
 //! ([`Pins::is_wasteful`], [`Pins::is_poor`]). A byte is copied once at most, because a copy pins nothing.
 
-/// Slices below [`SLICE_SMALL`] that are kept, whatever they pin. Their records would outweigh them.
+/// Number of slices below [`SLICE_SMALL`] that are always kept, because their records would outweigh them.
 const SLICES: usize = 64;
 /// Below this a slice is small, in bytes. The record of a slice takes a twentieth of that.
 const SLICE_SMALL: usize = 1024;
@@ -130,7 +130,7 @@ impl Pins {
         }
     }
 
-    /// Slices have shrunk so far that some are to be copied.
+    /// Returns whether slices have shrunk so far that some are to be copied.
     #[inline]
     pub(crate) fn is_wasteful(&self) -> bool {
         self.pinned > self.allowed(self.bytes)
@@ -142,7 +142,7 @@ impl Pins {
         u64::from(bytes) + u64::from(bytes) / 4 < u64::from(size)
     }
 
-    /// Returns memory when nothing is pinned.
+    /// Frees memory if nothing is pinned.
     pub(crate) fn shrink(&mut self) {
         if self.slices == 0 {
             *self = Self { slack: self.slack, ..Self::default() };

@@ -111,7 +111,7 @@ impl AckPolicy {
 }
 
 impl Profile {
-    /// Number of receive times in an acknowledgement that the peer is asked for.
+    /// Number of receive timestamps requested in an acknowledgement.
     pub(crate) fn receive_times(&self) -> usize {
         usize::from(self.receive_timestamps).min(acks::MAX_TIMES)
     }
@@ -127,9 +127,9 @@ impl Profile {
         }
     }
 
-    /// Initial congestion window in bytes; `None` for that of RFC 9002 §7.2. Its ten packets, and two of repair at their end
-    /// beside what the handshake has in flight: a window that is filled by the data alone would hold back what protects it.
-    /// This is above the 14,720 bytes of RFC 9002 §7.2 SHOULD-1, by what is repair and not data.
+    /// Initial congestion window in bytes; `None` for that of RFC 9002 §7.2. It has room for its ten packets, two repair symbols at their
+    /// end, and the handshake's packets in flight: a window filled by data alone would delay its repair. This is above the 14,720 bytes of
+    /// RFC 9002 §7.2 SHOULD-1 by the repair.
     fn initial_window(&self) -> Option<u64> {
         (self.fec == FecPolicy::Auto).then(|| WINDOW_WITH_REPAIR.max(2 * u64::from(self.initial_mtu)))
     }

@@ -115,7 +115,7 @@ pub enum SentFrame {
 }
 
 impl SentFrame {
-    /// Returns whether the frame is among those that a source symbol consists of, if its packet has one.
+    /// Returns whether the frame may be part of a source symbol, if its packet has one.
     pub(crate) const fn is_in_symbol(&self) -> bool {
         matches!(
             self,

@@ -13,13 +13,13 @@ pub enum Timer {
     Pacing,
     /// The end of a message is covered by repair symbols (docs/fec.md).
     Repair,
-    /// Nothing was heard for too long (RFC 9000 §10.1).
+    /// Idle timeout (RFC 9000 §10.1).
     Idle,
-    /// A PING keeps the connection and the bindings on the path alive.
+    /// PING that keeps the connection and NAT bindings alive.
     KeepAlive,
-    /// A client waits for data and has heard nothing: it may have another address without knowing.
+    /// Silence at a client that waits for data: it may have another address without knowing.
     Silence,
-    /// Nothing has happened for a while: what holds data back is named again (RFC 9000 §4.1).
+    /// Rest: BLOCKED frames are repeated (RFC 9000 §4.1).
     Rest,
     /// A path has to answer a challenge by then (RFC 9000 §8.2.4).
     PathValidation,

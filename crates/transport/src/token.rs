@@ -35,16 +35,16 @@ pub(crate) enum Token {
     Retry { original_dcid: ConnectionId },
     /// The client was connected before, from this address.
     Returning,
-    /// A Retry token of ours that is not good for this packet. The client will not take another Retry.
+    /// Retry token of this server that is not valid for this packet. The client will not accept another Retry.
     BadRetry,
-    /// The token proves nothing: the client is treated as one without a token.
+    /// Invalid token: the client is treated as one without a token.
     Useless(Useless),
 }
 
-/// Reason why a token proves nothing.
+/// Reason why a token is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Useless {
-    /// Not one of ours.
+    /// Not issued by this server.
     Foreign,
     /// The ring does not have its key any more.
     UnknownKey,

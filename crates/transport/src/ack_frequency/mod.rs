@@ -27,15 +27,15 @@ struct Open {
     lost: bool,
 }
 
-/// Owns what the peer was asked for.
+/// Owns the requests to the peer.
 #[derive(Debug)]
 pub(crate) struct AckRequests {
     policy: AckFrequency,
-    /// The shortest delay that the peer can be asked for; `None` when it does not understand requests.
+    /// Shortest delay that can be requested of the peer; `None` if it does not support requests.
     min_delay: Option<Duration>,
     /// Values that hold without any request.
     promised: Request,
-    /// Newest request that the peer has acknowledged, or what it promised in its transport parameters.
+    /// Newest request that the peer has acknowledged, or the values of its transport parameters.
     agreed: Request,
     /// Requests sent later, the oldest first.
     open: VecDeque<Open>,
@@ -75,7 +75,7 @@ impl AckRequests {
         self.agreed = self.promised;
     }
 
-    /// draft-ietf-quic-ack-frequency-14 §3: only who has sent `min_ack_delay` understands the frames.
+    /// draft-ietf-quic-ack-frequency-14 §3: only an endpoint that has sent `min_ack_delay` supports the frames.
     #[inline]
     pub(crate) fn is_understood(&self) -> bool {
         self.min_delay.is_some()
@@ -161,7 +161,7 @@ impl AckRequests {
         Some((self.next_sequence, frame))
     }
 
-    /// The frame went into a packet.
+    /// Records that a packet carries the frame.
     pub(crate) fn on_sent(&mut self, now: Instant) {
         let Some(request) = self.wanted.take() else { return };
         self.open.push_back(Open { sequence: self.next_sequence, request, lost: false });

@@ -10,10 +10,10 @@ use units::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum AckFrequency {
-    /// Nothing: it acknowledges as it likes, by the standard every second packet. Written `off`.
+    /// No request: by the standard the peer acknowledges every second packet. Written `off`.
     #[default]
     Off,
-    /// One acknowledgement for so many packets, 1 to 1000, whatever the path is like. Written `fixed:N`.
+    /// One acknowledgement for this number of packets, 1 to 1000, on every path. Written `fixed:N`.
     Fixed(u32),
     /// As few as the path and the congestion controller bear. Written `adaptive`.
     Adaptive,
@@ -85,20 +85,20 @@ pub(crate) struct View {
     pub(crate) min_rtt: Duration,
     /// Packets per `min_rtt` at the rate of the controller, when it sets one: then the window does not limit.
     pub(crate) rate: Option<u64>,
-    /// The controller is looking for more: it has to hear soon what became of each step.
+    /// Set while the controller probes: it needs the outcome of each step soon.
     pub(crate) probing: bool,
     /// Packets after which recovery declares a missing one lost.
     pub(crate) packet_threshold: u64,
 }
 
-/// Packets per acknowledgement that `adaptive` never exceeds: at this number acknowledgements cost next to nothing, and
-/// what lies behind one still fits into two bursts of a sender.
+/// Largest number of packets per acknowledgement of `adaptive`: at this number acknowledgements cost almost nothing, and the packets behind
+/// one still fit into two bursts of a sender.
 const MOST: u64 = 32;
-/// RFC 9000 §13.2.2: what everybody does without being asked.
+/// RFC 9000 §13.2.2: the default of every receiver.
 const LEAST: u64 = 2;
 
 impl AckFrequency {
-    /// Request for such a path. `promised` is what the peer does when it is not asked.
+    /// Request for such a path. `promised` is the peer's behaviour without a request.
     pub(super) fn request(self, promised: &Request, view: &View) -> Request {
         let packets = match self {
             Self::Off => promised.packets,
@@ -113,12 +113,12 @@ impl AckFrequency {
     }
 }
 
-/// A share of what is in progress.
+/// A share of the packets in flight.
 ///
-/// Packets that the peer has and has not acknowledged take room in the window. Where the window is what limits, k packets
-/// per acknowledgement keep (k − 1) / 2 of them away from the path on average. That costs nothing as long as the rest
-/// keeps a queue at the bottleneck, and that share of the goodput where it does not: a window that random loss keeps
-/// below the bandwidth-delay product. So the number follows the queue, down to the standard's two.
+/// Received packets without an acknowledgement take room in the window. If the window is the limit, k packets per acknowledgement keep (k −
+/// 1) / 2 of them away from the path on average. This costs nothing as long as the rest keeps a queue at the bottleneck. Otherwise, when
+/// random loss keeps the window below the bandwidth-delay product, it costs this share of the goodput. So the number follows the queue,
+/// down to the standard's two.
 fn adaptive(view: &View) -> u64 {
     let bearable = LEAST + view.window / 50;
     // Half of what waits in queues, of either direction.

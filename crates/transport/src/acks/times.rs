@@ -7,7 +7,7 @@ use units::Instant;
 /// Times kept at most, however many the peer wants: what two bursts bring. Each takes 16 bytes, and two on the wire.
 pub(crate) const MAX_TIMES: usize = 128;
 
-/// Owns the times of ack-eliciting packets that were not reported yet; the oldest are given up first.
+/// Owns unreported receive timestamps of ack-eliciting packets; the oldest are dropped first.
 #[derive(Clone, Debug)]
 pub(crate) struct ArrivalTimes {
     /// Origin of times. The peer does not learn when it was.
@@ -62,14 +62,14 @@ impl ArrivalTimes {
         self.ring.iter().rev().copied()
     }
 
-    /// The most recent `count` were reported. Those before are not worth a frame of their own.
+    /// Removes the most recent `count`, which were reported, and all older ones, which are not worth a separate frame.
     // draft-ietf-quic-receive-ts-02 §6.1: best effort; the most recent are kept when not all fit.
     pub(crate) fn on_reported(&mut self, count: usize) {
         self.reported += count as u64;
         self.ring.clear();
     }
 
-    /// Times reported so far.
+    /// Number of reported timestamps.
     pub(crate) fn reported(&self) -> u64 {
         self.reported
     }

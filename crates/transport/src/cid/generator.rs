@@ -9,14 +9,14 @@ use wire::ConnectionId;
 /// The shard is in the clear beside the part that may be encrypted: the kernel's classic packet filter, which selects the socket of a
 /// shard, can compare bytes but cannot decrypt.
 pub trait ConnectionIdGenerator: Send {
-    /// Generates a fresh ID. An ID never repeats within the life of the endpoint, and reveals nothing to an observer about
-    /// another ID of the same connection (RFC 9000 §5.1).
+    /// Generates a new ID. An ID never repeats within the life of the endpoint, and reveals nothing to an observer about another ID of the
+    /// same connection (RFC 9000 §5.1).
     fn generate(&mut self) -> ConnectionId;
 
     /// Length of every ID it makes, in bytes: short headers do not carry one.
     fn len(&self) -> usize;
 
-    /// Returns whether IDs are empty, so that datagrams are told apart by address alone.
+    /// Returns whether IDs are empty, so that only addresses distinguish datagrams.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

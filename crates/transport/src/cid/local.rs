@@ -6,11 +6,11 @@ use wire::{ConnectionId, ResetToken};
 
 use crate::error::{Code, TransportError};
 
-/// Number of local IDs that the peer may hold at a time, also when it offers to keep more. One in use, one for a change of
-/// address at either end, and one in reserve while a replacement is on its way.
+/// Number of local IDs that the peer may hold at a time, also if it offers to keep more: one in use, one for a change of address at either
+/// end, and one in reserve while a replacement is in flight.
 const ISSUED_AT_ONCE: u64 = 3;
 
-/// An ID with what the peer has to know about it.
+/// An issued ID with the data of its NEW_CONNECTION_ID frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IssuedId {
     pub(crate) sequence: u64,
@@ -29,7 +29,7 @@ pub(crate) struct LocalIds {
     next_sequence: u64,
     /// The peer's `active_connection_id_limit`.
     peer_limit: u64,
-    /// New IDs are asked for once the handshake is complete.
+    /// Set once the handshake is complete, when new IDs are needed.
     wanted: bool,
 }
 
@@ -138,7 +138,7 @@ impl LocalIds {
         self.first
     }
 
-    /// Length of every ID of ours, in bytes.
+    /// Length of every local ID, in bytes.
     pub(crate) fn id_len(&self) -> usize {
         self.first.len()
     }

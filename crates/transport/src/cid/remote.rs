@@ -25,7 +25,7 @@ struct Offered {
     reset_token: Option<ResetToken>,
 }
 
-/// Owns the IDs that packets of ours may be addressed to.
+/// Owns the IDs to which this endpoint may address packets.
 pub(crate) struct RemoteIds {
     /// On the path in use.
     current: Offered,
@@ -66,7 +66,7 @@ impl RemoteIds {
         &self.current.id
     }
 
-    /// During the handshake the peer's first packet replaces the ID that the client made up (RFC 9000 §7.2).
+    /// Replaces the ID that the client has chosen by that of the peer's first packet (RFC 9000 §7.2).
     pub(crate) fn replace_first(&mut self, id: ConnectionId) {
         debug_assert_eq!(self.current.sequence, 0);
         self.current.id = id;
@@ -142,7 +142,7 @@ impl RemoteIds {
         Ok(())
     }
 
-    /// Gives up the current ID for the next one, for example when the address changes. `false` when there is none.
+    /// Replaces the current ID by the next one, for example when the address changes. Returns `false` without a next one.
     pub(crate) fn rotate(&mut self) -> Result<bool, TransportError> {
         let Some(next) = self.take_spare() else { return Ok(false) };
         let old = std::mem::replace(&mut self.current, next);
@@ -157,18 +157,18 @@ impl RemoteIds {
         Some(next)
     }
 
-    /// The ID for packets on a path that is not in use. Without one of its own it shares that of the path in use.
+    /// ID for packets on a path that is not active. Without its own ID it shares that of the active path.
     pub(crate) fn on_path(&self, path: PathIndex) -> &ConnectionId {
         self.parked.iter().find(|(parked, _)| *parked == path).map_or(&self.current.id, |(_, offered)| &offered.id)
     }
 
-    /// Returns whether a path can get an ID of its own. Not while many retirements are in progress: an attacker that forwards the
-    /// peer's packets from ever new addresses must not use up the IDs.
+    /// Returns whether a path can get its own ID. Not while many retirements are in progress: an attacker that forwards the peer's packets
+    /// from ever new addresses must not use up the IDs.
     pub(crate) fn has_spare(&self) -> bool {
         !self.spare.is_empty() && self.to_retire.len() + self.unacknowledged < RETIREMENTS_LIMIT / 2
     }
 
-    /// Gives a path an ID of its own, if there is one. `false` when there is none.
+    /// Gives a path its own ID. Returns `false` if none is left.
     pub(crate) fn assign(&mut self, path: PathIndex) -> bool {
         if self.parked.iter().any(|(parked, _)| *parked == path) {
             return true;
@@ -178,7 +178,7 @@ impl RemoteIds {
         next.is_some()
     }
 
-    /// `path` comes into use, `old` goes out of it and keeps its ID.
+    /// Makes `path` active in place of `old`, which keeps its ID.
     pub(crate) fn activate(&mut self, path: PathIndex, old: PathIndex) {
         // RFC 9000 §9.5: another ID on another path, so that observers cannot link the two. When the peer has left us
         // none, the one in use continues: that is permitted where the network has changed the peer's address.
@@ -192,7 +192,7 @@ impl RemoteIds {
         }
     }
 
-    /// `path` is given up, and its ID with it.
+    /// Releases the ID of an abandoned path.
     pub(crate) fn release(&mut self, path: PathIndex) -> Result<(), TransportError> {
         match self.parked.iter().position(|(parked, _)| *parked == path) {
             Some(at) => {

@@ -21,7 +21,7 @@ const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 /// A stage of congestion avoidance: the cubic function that the window follows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Epoch {
-    /// Seconds of the stage so far in which the window was in use.
+    /// Seconds of the stage in which the window was used.
     elapsed: f64,
     /// Up to when `elapsed` has been counted.
     counted_to: Instant,
@@ -48,7 +48,7 @@ struct Saved {
 #[derive(Clone, Debug)]
 pub struct Cubic {
     mtu: f64,
-    /// The window at the start was not configured: it follows the datagram size until something is acknowledged.
+    /// Set if the initial window was not configured: it follows the datagram size until the first acknowledgement.
     follows_mtu: bool,
     window: f64,
     /// Infinite until slow start has ended.

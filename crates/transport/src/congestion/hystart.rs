@@ -78,7 +78,7 @@ impl HyStart {
         }
     }
 
-    /// Compares the RTTs of this round with those of the last.
+    /// Compares the RTTs of this round with those of the last round.
     fn judge(&mut self) {
         if self.samples < RTT_SAMPLES {
             return;

@@ -175,15 +175,15 @@ pub trait Controller: Send + Debug {
     /// Congestion was marked.
     fn on_ecn_ce(&mut self, now: Instant, ce: &CeSample);
 
-    /// Before the losses of an acknowledgement are told: the share of losses that may be passed over at the moment, `None`
-    /// while there is a sign of congestion. Called only where the profile permits any.
+    /// Called before the losses of an acknowledgement: the share of losses that may be ignored at this time, `None` while there is a sign
+    /// of congestion. Called only if the profile permits any.
     fn tolerate_loss(&mut self, _share: Option<f64>) {}
 
     /// The sender ran out of data although it could have sent.
     fn on_app_limited(&mut self, _now: Instant, _in_flight: u64) {}
 
-    /// The application sends short messages with silence between them, and their ends are to arrive at once: silence counts as what
-    /// a controller would otherwise hold data back for, to see the path without a queue.
+    /// Counts silence as the reduction by which a controller would otherwise look for the path without a queue. For applications that send
+    /// short messages with silence between them, and whose ends are to arrive at once.
     fn count_silence(&mut self) {}
 
     /// Packets in flight vanished without verdict, with their keys.
@@ -210,8 +210,8 @@ pub trait Controller: Send + Debug {
         u64::MAX
     }
 
-    /// Time at which the present or the last reaction to congestion began. Packets sent before it show nothing about the window
-    /// that followed (RFC 9002 §7.3.2).
+    /// Start of the present or the last reaction to congestion. Packets sent before it show nothing about the resulting window (RFC 9002
+    /// §7.3.2).
     fn recovery_started_at(&self) -> Option<Instant> {
         None
     }
@@ -232,7 +232,7 @@ pub trait Controller: Send + Debug {
         None
     }
 
-    /// A copy, for a new path that starts from what an old one knew.
+    /// Returns a copy for a new path that starts with the estimates of an old one.
     fn clone_box(&self) -> Box<dyn Controller>;
 }
 
@@ -294,7 +294,7 @@ pub enum Algorithm {
     Bbr2,
     /// draft-ietf-ccwg-bbr.
     Bbr3,
-    /// A short queue where nobody else fills it, CUBIC where somebody does: see [`auto`].
+    /// Short queue where no other flow fills it, CUBIC where one does: see [`auto`].
     Auto,
 }
 

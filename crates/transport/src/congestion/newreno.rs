@@ -11,7 +11,7 @@ use super::{
 #[derive(Clone, Debug)]
 pub struct NewReno {
     mtu: u16,
-    /// The window at the start was not configured: it follows the datagram size until something is acknowledged.
+    /// Set if the initial window was not configured: it follows the datagram size until the first acknowledgement.
     follows_mtu: bool,
     window: u64,
     /// `u64::MAX` until the first congestion.

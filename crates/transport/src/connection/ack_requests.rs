@@ -84,8 +84,7 @@ fn acks_on_request<'s>(spaces: &'s mut Spaces, profile: &Profile) -> Result<&'s 
         .ok_or_else(|| TransportError::new(Code::FRAME_ENCODING_ERROR, "the frame type is unknown"))
 }
 
-/// The peer asks to be acknowledged in another rhythm: from so many packets, after so many microseconds, from so many missing
-/// packets on.
+/// Processes the peer's request for another acknowledgement frequency: number of packets, microseconds, and reordering threshold.
 fn on_ack_request(
     acks: &mut AckState,
     min_delay: Duration,

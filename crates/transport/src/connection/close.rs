@@ -32,14 +32,14 @@ pub(crate) struct RetainedClose {
     pub(crate) id: ConnectionId,
     /// The client's address, which is validated.
     pub(crate) remote: SocketAddr,
-    /// Time by which the client has given up.
+    /// Time by which the client no longer waits.
     pub(crate) until: Instant,
     /// The sealed packet.
     pub(crate) packet: Box<[u8]>,
 }
 
 impl Lifecycle {
-    /// Takes a payload while closing: looks for the peer's CONNECTION_CLOSE, and counts towards the next repetition of ours.
+    /// Processes a payload while closing: looks for the peer's CONNECTION_CLOSE, and counts towards the next repetition of the local one.
     pub(super) fn hear(&mut self, payload: &mut [u8], keys: &mut Keys, spaces: &Spaces, identity: &Identity) {
         self.on_datagram(payload.len());
         let mut rest = payload;

@@ -29,7 +29,7 @@ impl Copies {
 }
 
 impl Connection {
-    /// Repeats the flight in progress when its copy is due. Asked when nothing else is to be sent; returns whether a copy is.
+    /// Repeats the flight in progress when its copy is due. Called without other data to send; returns whether a copy is due.
     pub(super) fn copy_handshake(&mut self, now: Instant) -> bool {
         if self.profile.fec != FecPolicy::Auto {
             return false;

@@ -84,7 +84,7 @@ impl Early {
         self.remembered = Some(Box::new(Remembered::of(then)));
     }
 
-    /// The parameters of this handshake, where the server has accepted early data under those of an earlier one.
+    /// Checks the parameters of this handshake, if the server has accepted early data under those of an earlier one.
     // RFC 9000 §7.4.1 MUST NOT: then none of them is smaller.
     // RFC 9221 §3 MUST-4, MUST-5: nor is the size of datagrams.
     // draft-ietf-quic-reliable-stream-reset §3 MUST NOT: nor is RESET_STREAM_AT refused.
@@ -127,8 +127,8 @@ impl Connection {
     /// Opens a stream whose data may leave at once, before the server has answered, when a session with it is resumed.
     /// Without that it is as [`open`](Self::open).
     ///
-    /// An observer of such data can send copies of it to the server, which may act on it more than once: only for what does
-    /// no harm then. When the server refuses early data, the stream's data is sent again after the handshake by itself.
+    /// An observer can replay such data to the server, which may process it more than once. So use it only for data whose repetition does
+    /// no harm. If the server refuses early data, the stream's data is sent again after the handshake.
     // RFC 9001 §5.6 MUST NOT-1: early data only where the application asks for it. Streams that are opened otherwise
     // wait.
     pub fn open_early(&mut self, dir: Dir) -> Option<StreamId> {

@@ -101,7 +101,7 @@ impl Connection {
     }
 }
 
-/// Writing, and what was rebuilt.
+/// Writing, and processing of rebuilt symbols.
 impl Sources {
     /// Hands up a frame of `size` bytes in the rebuilt `content` that carries data, and counts `bytes` of streams. `false` when it
     /// carries none.
@@ -152,7 +152,7 @@ impl Sources {
         sender.protects(tolerance)
     }
 
-    /// Datagrams and stream data of a packet without a symbol: nothing that is worth one.
+    /// Writes datagrams and stream data of a packet without a symbol, which need no protection.
     pub(super) fn write_unprotected(&mut self, packet: &mut PacketContext<'_>, w: &mut Writer<'_>) {
         let PacketContext { now, ledger, .. } = packet;
         let protects = |tolerance| self.fec.sender.as_ref().is_some_and(|sender| sender.protects(tolerance));
@@ -253,7 +253,7 @@ impl Packets {
         size
     }
 
-    /// Takes the news that nothing is left to send. Returns whether repair symbols are due that cover the end of what was sent.
+    /// Called when no data is left to send. Returns whether repair symbols are due for the end of the sent data.
     pub(super) fn flush_symbols(&mut self, now: Instant) -> bool {
         if self.has_data() {
             return false;

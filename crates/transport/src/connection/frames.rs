@@ -11,7 +11,7 @@ use crate::{
     fec,
 };
 
-/// ACK frames of a packet that are read. One says all; each costs more than its few bytes, so that others are as good as lost.
+/// ACK frames of a packet that are processed. One suffices; each costs more than its few bytes, so further ones are ignored.
 const MOST_ACKS: u32 = 4;
 
 /// Payload that is handed up once the whole batch has been opened, as ranges of its buffer.

@@ -78,7 +78,7 @@ impl Identity {
         self.original_dcid = Some(origin.original_dcid);
     }
 
-    /// Takes the token for `server_name` that a client shows, and notes where it keeps those that it is given.
+    /// Takes a client's token for `server_name`, and remembers where it stores new ones.
     fn set_tokens(&mut self, config: &ClientConfig, server_name: &str) {
         // RFC 9000 §8.1.3 SHOULD-2: a client that has a token for the server shows it
         // RFC 9000 §8.1.3 MUST NOT-3: and to no other server
@@ -90,7 +90,7 @@ impl Identity {
         self.token_store = config.tokens.clone().map(|store| Box::new((store, server_name.to_owned())));
     }
 
-    /// Keeps a token for the next connection of a client.
+    /// Stores a token for the next connection of a client.
     // RFC 9001 §9.2 MUST-2: tickets and tokens are opaque to a client
     pub(super) fn keep_token(&self, token: &[u8]) {
         if let Some((store, server_name)) = self.token_store.as_deref() {
@@ -122,7 +122,7 @@ impl Identity {
         }
     }
 
-    /// Returns whether a client that has received nothing else accepts Version Negotiation with these versions.
+    /// Returns whether a client that has received no other packet accepts Version Negotiation with these versions.
     // RFC 8999 §6 MUST-2: one that names no version is ignored.
     // RFC 8999 §6 MUST-1: unused bits of Version Negotiation mean nothing
     // RFC 9000 §17.2.1 MUST-1: the unused bits of Version Negotiation mean nothing to a client
@@ -153,7 +153,7 @@ impl Identity {
         self.local_ids.iter().chain(self.first_dcid)
     }
 
-    /// The IDs by which others may know this connection: the one that the client addressed first, then those of this end.
+    /// Connection IDs of this connection: the one that the client addressed first, then those of this endpoint.
     pub(super) fn known_ids(&self) -> impl Iterator<Item = ConnectionId> + '_ {
         self.original_dcid.into_iter().chain(self.local_ids.iter())
     }

@@ -9,11 +9,11 @@ use crate::timers::{Timer, Timers};
 const SOONEST: Duration = Duration::from_secs(1);
 const LATEST: Duration = Duration::from_secs(10);
 
-/// Owns the idle timeout and what restarts it.
+/// Owns the idle timeout.
 pub(super) struct Idle {
     /// The idle timeout that both ends have agreed on; zero when there is none.
     pub(super) timeout: Duration,
-    /// Time for which nothing happens before the connection counts as at rest.
+    /// Time without activity after which the connection counts as at rest.
     rest_after: Duration,
     /// An ack-eliciting packet was sent since the last packet was received: the idle timer was restarted for it.
     pub(super) is_restarted: bool,
@@ -24,7 +24,7 @@ impl Idle {
         Self { timeout, rest_after: rest_after(timeout), is_restarted: false }
     }
 
-    /// Sets the timers of a connection on which something happens.
+    /// Restarts the timers after activity.
     fn restart(&self, timers: &mut Timers, now: Instant, pto: Duration, keep_alive: Option<Duration>) {
         let idle = (!self.timeout.is_zero()).then(|| now + self.timeout.max(pto * 3));
         timers.set(Timer::Idle, idle);
@@ -42,7 +42,7 @@ impl Idle {
     }
 }
 
-/// Time for which nothing happens before a connection counts as at rest.
+/// Time without activity after which a connection counts as at rest.
 fn rest_after(idle_timeout: Duration) -> Duration {
     if idle_timeout.is_zero() { LATEST } else { (idle_timeout / 3).clamp(SOONEST, LATEST) }
 }
@@ -59,7 +59,7 @@ impl Connection {
         self.idle.restart(&mut self.timers, now, self.paths.active().recovery.pto(), keep_alive);
     }
 
-    /// Nothing was received, and nothing sent that asks for an answer, for a while.
+    /// Called when no packet was received, and no ack-eliciting packet sent, for a while.
     pub(super) fn on_rest(&mut self, now: Instant) {
         // RFC 9000 §4.1 SHOULD-2: a sender that flow control holds back says so again while nothing else is in
         // flight, which also keeps the connection from being taken for idle.

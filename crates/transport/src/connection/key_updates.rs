@@ -36,7 +36,7 @@ impl KeyUpdates {
         stats.packets_sent >= self.packets || stats.bytes_sent >= self.bytes
     }
 
-    /// Replaces the keys if that is wanted and allowed. The peer has acknowledged a packet, if `heard`.
+    /// Updates the keys if it is due and permitted. `heard`: the peer has acknowledged a packet.
     pub(super) fn try_update(
         &mut self,
         keys: &mut Keys,

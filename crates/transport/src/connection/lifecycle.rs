@@ -56,7 +56,7 @@ enum Phase {
 enum Stage {
     /// CONNECTION_CLOSE was sent, and is repeated to a peer that still sends.
     Closing,
-    /// The peer has sent CONNECTION_CLOSE: nothing more is sent.
+    /// After the peer's CONNECTION_CLOSE: no further packet is sent.
     Draining,
     Drained,
 }
@@ -238,7 +238,7 @@ impl Lifecycle {
     }
 }
 
-/// A close of this end as the application sees it; `fault` is what TLS has failed for.
+/// Close reason of this endpoint for the application; `fault` is the cause of a TLS failure.
 pub(crate) fn close_reason(error: TransportError, fault: Option<HandshakeFault>) -> CloseReason {
     match HandshakeFault::of(error.code) {
         Some(alert) => CloseReason::HandshakeFailed { error, fault: fault.unwrap_or(alert) },

@@ -24,7 +24,7 @@ use crate::{
 
 /// The memory that a connection may hold at least, in bytes, however small its windows are.
 const BUDGET_MIN: u64 = 1 << 20;
-/// Received buffers may have this share of the budget beyond what is kept of them, for readers that are on their way.
+/// Share of the budget by which receive buffers may exceed the data kept in them, for readers that are about to run.
 const SLACK_SHARE: u64 = 4;
 /// Memory of a connection at rest, in bytes: its state, keys, entries in tables. `tests/memory.rs` measures it.
 const AT_REST: u64 = 11 * 1024;
@@ -32,8 +32,8 @@ const AT_REST: u64 = 11 * 1024;
 const IN_HANDSHAKE: u64 = 32 * 1024;
 /// Below this, what this end holds to be sent is part of a connection at rest.
 const OWN_STEP: u64 = 16 * 1024;
-/// Bytes of records for each byte in flight that are this end's own doing, however small its packets are. Beyond that they are of
-/// acknowledgements, which stay in the ring for as long as the peer does not acknowledge what went before them.
+/// Bytes of records for each byte in flight that count as this endpoint's own, for small packets. Records beyond that are of ACK-only
+/// packets, which stay in the ring as long as the peer does not acknowledge the packets before them.
 const RECORDS_PER_BYTE: u64 = 16;
 
 /// Owns the account of a connection.
@@ -51,17 +51,17 @@ pub(super) struct Memory {
     symbols: (u32, u32),
     /// Bytes that arrived since memory was charged, in batches of more than acknowledgements.
     since: u32,
-    /// Turns since memory was charged that brought nothing to be held.
+    /// Turns since the last charge without new data to hold.
     quiet: u8,
-    /// The peer made this end hold next to nothing when memory was charged.
+    /// Set if the peer's data took almost no memory at the last charge.
     holds_little: bool,
     /// Bytes of the application that were not acknowledged then.
     unacknowledged: u64,
 }
 
-/// Bytes that may arrive until they are charged, if the application and what is to be sent do not get their turn before.
+/// Received bytes after which memory is charged, if the application and the sender did not run before.
 const ACCOUNT_EVERY: u32 = 16 * 1024;
-/// Turns without anything to be held after which memory is charged all the same: records of what was sent come and go.
+/// Turns without new data after which memory is charged anyway, because records of sent packets change.
 const QUIET_TURNS: u8 = 8;
 /// Symbols that are sent until their memory is counted again, which takes time.
 const COUNT_EVERY: u32 = 16;
@@ -107,14 +107,14 @@ pub(super) struct Held<'a> {
 }
 
 impl Held<'_> {
-    /// Bytes that the peer makes this end hold, records of what was sent left out.
+    /// Bytes held for the peer, without records of sent packets.
     #[inline]
     fn received(&self) -> u64 {
         self.sources.received_memory() + self.reception.memory()
     }
 
-    /// Bytes that this end holds to be sent, or until it is acknowledged, those of symbols left out; and of records that a peer
-    /// makes it keep by acknowledging nothing.
+    /// Bytes held for sending or until their acknowledgement, without symbols; and bytes of records that a peer keeps alive by
+    /// acknowledging nothing.
     #[inline]
     fn sent(&self) -> (u64, u64) {
         let (memory, records) = self.spaces.sent_memory();
@@ -130,7 +130,7 @@ impl Held<'_> {
         (streams.unacknowledged_bytes() + streams.own_memory() + memory as u64 - of_acks, of_acks)
     }
 
-    /// Gives up what may be lost, and copies what keeps buffers in memory, for so many bytes.
+    /// Drops expendable data, and copies data that pins buffers, for this number of bytes.
     #[cold]
     fn shed(&mut self, bytes: u64, slack: u64) {
         let target = self.received().saturating_sub(bytes);
@@ -158,17 +158,17 @@ impl Memory {
         self.limit / SLACK_SHARE
     }
 
-    /// A batch of so many bytes arrived that is more than acknowledgements. Returns whether to charge what is held now; what small
-    /// batches bring is charged when nothing more is to be sent.
+    /// Called after a batch of this many bytes that is more than acknowledgements. Returns whether to charge memory at once; small batches
+    /// are charged when there is no more data to send.
     #[inline]
     pub(super) fn on_arrived(&mut self, bytes: usize) -> bool {
         self.since = self.since.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
         self.since >= ACCOUNT_EVERY
     }
 
-    /// Returns whether to charge what is held when nothing more is to be sent: if it may have changed by more than a step.
+    /// Returns whether to charge memory when there is no more data to send: if it may have changed by more than a step.
     ///
-    /// A sender receives mostly acknowledgements, and these leave nothing to be held.
+    /// A sender receives mostly acknowledgements, which leave no data to hold.
     #[inline]
     pub(super) fn is_due_at_rest(&mut self, sources: &Sources) -> bool {
         let Self { since: 0, holds_little, quiet, unacknowledged, .. } = self else { return true };
@@ -220,7 +220,7 @@ impl Memory {
         true
     }
 
-    /// Releases all memory but what CONNECTION_CLOSE needs, because the connection has ended.
+    /// Releases all memory except that for CONNECTION_CLOSE, because the connection has ended.
     fn release(&mut self) {
         self.charge.set(0);
         self.itself.set(AT_REST);
@@ -245,8 +245,8 @@ impl Connection {
         self.close_with(now, CloseFrame::Transport(error), CloseReason::Memory { process });
     }
 
-    /// Releases all memory but what CONNECTION_CLOSE needs, once the connection is over and has reported it. Data that came
-    /// before the CONNECTION_CLOSE of the peer's application stays to be read, unless `at_any_cost`.
+    /// Releases all memory except that for CONNECTION_CLOSE, once the connection has ended and has reported it. Data from before the
+    /// CONNECTION_CLOSE of the peer's application stays readable, unless `at_any_cost`.
     pub(crate) fn release_memory(&mut self, at_any_cost: bool) {
         if self.lifecycle.is_open() || self.lifecycle.is_readable() && !at_any_cost {
             return;

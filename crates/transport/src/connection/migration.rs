@@ -91,7 +91,7 @@ impl Connection {
         Some(index)
     }
 
-    /// The newest packet came over another path, with more than probing frames: the peer lives there now.
+    /// Moves to the path of the newest packet, which had other than probing frames: the peer has migrated.
     pub(super) fn migrate_with_peer(&mut self, now: Instant, path: PathIndex) {
         if self.side == Side::Client {
             return;
@@ -134,13 +134,12 @@ impl Connection {
         self.fit_datagrams();
     }
 
-    /// Returns whether [`rebind`](Self::rebind) has nothing to wait for.
+    /// Returns whether [`rebind`](Self::rebind) is possible at this time.
     pub(crate) fn may_rebind(&self) -> bool {
         self.side == Side::Server || self.packets.sources.handshake.is_confirmed() || !self.lifecycle.is_open()
     }
 
-    /// The socket of this client was replaced by one with another address: continues from there at once. Does nothing for a
-    /// server, or before the handshake is confirmed.
+    /// Continues from the new address of this client's socket. Without effect at a server, or before the handshake is confirmed.
     ///
     /// The path is validated while data flows. `local` is the new address, if it is to be named in
     /// [`Transmit::local`](crate::Transmit::local). A connection that may not continue from there, because the server forbids it
@@ -168,8 +167,7 @@ impl Connection {
         self.consider_preferred_address(now);
     }
 
-    /// Gives up all paths that this client was to move to. Returns whether one of them leads to the address that the server
-    /// prefers.
+    /// Abandons all paths to which this client was to move. Returns whether one of them leads to the server's preferred address.
     fn abandon_moves(&mut self, now: Instant) -> bool {
         let mut preferred = false;
         for index in self.paths.indices() {
@@ -235,8 +233,8 @@ impl Connection {
         }
     }
 
-    /// The peer challenges us on a path. An answer that goes to an address without proof asks for proof as well: so the
-    /// path is validated when the peer moves there.
+    /// Processes PATH_CHALLENGE on a path. A response to an unvalidated address carries a challenge too, so that the path is validated when
+    /// the peer moves there.
     pub(super) fn on_path_challenge(&mut self, now: Instant, path: PathIndex, data: [u8; 8]) {
         let is_unproven = self.paths.on_challenge(path, data);
         // RFC 9000 §9.6.2 MUST-3: the server probes the client from the preferred address
@@ -280,7 +278,7 @@ impl Connection {
         self.push(Event::Migrated);
     }
 
-    /// Gives the IDs of paths back that nobody needs any more.
+    /// Releases the IDs of unused paths.
     fn release_unused_ids(&mut self, now: Instant) {
         for index in self.paths.indices() {
             if self.paths.is_unused(index) {

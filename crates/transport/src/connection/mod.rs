@@ -133,7 +133,7 @@ pub struct Connection {
     timers: Timers,
     idle: Idle,
     silence: silence::Silence,
-    /// The account of what a peer makes this connection hold, in all layers.
+    /// Account of the memory that a peer makes this connection hold, in all layers.
     memory: Memory,
     events: Events,
     stats: Stats,
@@ -177,12 +177,12 @@ struct ServerParameters<'a> {
     scid: ConnectionId,
     reset_token: ResetToken,
     preferred: Option<PreferredAddress>,
-    /// Names the version that nobody implements.
+    /// Random bits for the reserved version.
     grease: u64,
 }
 
 impl ServerParameters<'_> {
-    /// The parameters, encoded, of a connection that has come to `version`.
+    /// Encoded parameters of a connection of this `version`.
     fn encode(&self, version: u32, random: &mut RandomStream) -> Vec<u8> {
         let Self { config, profile, origin, .. } = self;
         local_parameters(profile, self.scid, random, Side::Server, |p| {
@@ -383,7 +383,8 @@ impl Connection {
 
     // What the endpoint asks.
 
-    /// Sets the waker of a task that calls [`resume_handshake`](Self::resume_handshake). For a server's connection that has read nothing.
+    /// Sets the waker of a task that calls [`resume_handshake`](Self::resume_handshake). For a server's connection before its first
+    /// datagram.
     pub(crate) fn set_handshake_waker(&mut self, waker: Waker) {
         self.packets.sources.handshake.set_waker(waker);
     }
@@ -429,7 +430,7 @@ impl Connection {
         self.packets.identity.local_ids.poll_retired()
     }
 
-    /// Returns the stateless reset token that ends this connection when a datagram that names no ID of ours ends with it.
+    /// Stateless reset token that ends this connection, at the end of a datagram with an unknown connection ID.
     #[inline]
     pub(crate) fn reset_token(&self) -> Option<&ResetToken> {
         if self.lifecycle.is_open() { self.packets.identity.remote_ids.reset_token() } else { None }
@@ -458,7 +459,7 @@ impl Connection {
         self.stats.packets_acked > 0
     }
 
-    /// Returns whether something is in progress: packets without acknowledgement, or a bidirectional stream that is not at its end.
+    /// Returns whether there is activity: unacknowledged packets, or an unfinished bidirectional stream.
     pub(crate) fn is_busy(&self) -> bool {
         self.paths.is_in_flight() || self.packets.sources.streams.has_bidi()
     }
@@ -496,7 +497,7 @@ impl Connection {
         self.push(Event::Closed(reason));
     }
 
-    /// The peer ended the connection: nothing more is sent.
+    /// Enters the draining state: the peer has ended the connection, and no further packet is sent.
     fn drain(&mut self, now: Instant, reason: CloseReason) {
         if self.lifecycle.drain() {
             self.end(now, reason, Ending::Draining);

@@ -17,8 +17,7 @@ use crate::{
 };
 
 impl Connection {
-    /// A datagram of `size` bytes that asks whether datagrams of this size arrive: PING and PADDING, alone in its batch,
-    /// because it is longer than the others.
+    /// MTU probe: a datagram of `size` bytes with PING and PADDING, alone in its batch, because it is longer than the others.
     // RFC 8899 §3 REQUIRED-1: it is larger than the size in use
     // RFC 8899 §3 RECOMMENDED-1, RFC 8899 §4.1 REQUIRED-1, MUST-1: it is ack-eliciting, waits for the window, and its
     // loss says nothing about congestion.

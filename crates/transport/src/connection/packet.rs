@@ -80,8 +80,8 @@ impl OpenPacket {
         }
     }
 
-    /// Returns whether something may follow the frames in `out`: a STREAM or DATAGRAM frame without a length extends to the end of the
-    /// packet. For assertions.
+    /// Returns whether a frame may follow those in `out`: a STREAM or DATAGRAM frame without a length extends to the end of the packet. For
+    /// assertions.
     fn takes_padding(&self, out: &[u8]) -> bool {
         let payload = &out[self.pn_offset + self.pn_len..self.end];
         let mut frames = Frames::new(payload);
@@ -171,9 +171,8 @@ pub(super) fn pad_until(w: &mut Writer<'_>, end: usize) {
 }
 
 impl Identity {
-    /// Writes the header of the next packet of a space at `start`: ack-eliciting and in flight, unless the caller says
-    /// otherwise. The packet ends, with its tag, at the end of `out` at
-    /// the latest. `None` when a long header leaves no room for `least` bytes of frames.
+    /// Writes the header of the next packet of a space at `start`: ack-eliciting and in flight, unless the caller changes it. The packet
+    /// ends, with its tag, at the end of `out` at the latest. `None` if a long header leaves no room for `least` bytes of frames.
     #[inline(always)]
     pub(super) fn begin_packet<'b>(
         &self,

@@ -37,7 +37,7 @@ pub(super) const MIN_PACKET_ROOM: usize = 64;
 /// Room that is padded when streams leave it free and have more to send: a piece of a frame there is not worth its header, and
 /// a shorter datagram would end the batch.
 const FILL: usize = 96;
-/// A receiver that sends only acknowledgements asks for one itself after this many, so that it can forget ranges.
+/// Number of ACK-only packets after which a receiver sends a PING, so that the acknowledgement lets it forget ranges.
 const PING_AFTER_ACKS: u32 = 64;
 
 /// Owns what packets are made of.
@@ -52,7 +52,7 @@ pub(super) struct Packets {
     pub(super) has_elicited: bool,
 }
 
-/// Books and observer of a packet on its way out.
+/// Accounts and observer of a packet in preparation.
 pub(super) struct SendContext<'a> {
     pub(super) now: Instant,
     pub(super) side: Side,
@@ -110,7 +110,7 @@ impl Packets {
 
 /// Decisions whether a packet may be sent.
 impl Packets {
-    /// Returns whether any space has anything to say beside acknowledgements.
+    /// Returns whether any space has frames to send other than acknowledgements.
     #[inline]
     pub(super) fn has_data(&self) -> bool {
         self.sources.wants_to_send(SpaceId::DATA, &self.identity) && self.can_seal_data()
@@ -141,7 +141,7 @@ impl Packets {
 
 /// Building.
 impl Packets {
-    /// Builds one datagram for the active path; returns its size, 0 when there is nothing to send.
+    /// Builds one datagram for the active path; returns its size, 0 without data to send.
     #[inline]
     pub(super) fn build_datagram(&mut self, cx: &mut SendContext<'_>, out: &mut [u8], allowance: u64) -> usize {
         if !self.sources.handshake.is_confirmed() {
@@ -178,7 +178,7 @@ impl Packets {
         self.close_packet(cx, &packet, out)
     }
 
-    /// Builds a datagram of a packet in each space that has something to say.
+    /// Builds a datagram with a packet of each space that has frames to send.
     // RFC 9001 §4 SHOULD-1: packets of several types share a datagram
     fn build_coalesced(&mut self, cx: &mut SendContext<'_>, out: &mut [u8], allowance: u64) -> usize {
         let mut open: [Option<OpenPacket>; 3] = [None; 3];
@@ -215,7 +215,7 @@ impl Packets {
         size
     }
 
-    /// Returns whether a packet may be sent in a space, and with what.
+    /// Returns the permission to send a packet in a space, with its limits.
     #[inline]
     fn permit(&self, now: Instant, id: SpaceId, allowance: u64, datagram: usize) -> Option<Permit> {
         let keys = match id {
@@ -329,7 +329,7 @@ impl Packets {
         })
     }
 
-    /// Begins the next packet of a space on a path, the one in use if the second half says so: see [`Identity::begin_packet`].
+    /// Begins the next packet of a space on a path, which is the active one if the second half is set: see [`Identity::begin_packet`].
     #[inline(always)]
     pub(super) fn begin_packet<'b>(
         &self,

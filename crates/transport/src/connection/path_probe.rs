@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Connection {
-    /// PATH_CHALLENGE and PATH_RESPONSE, each on the path that it is about, in a datagram of its own.
+    /// Sends PATH_CHALLENGE and PATH_RESPONSE, each on its path, in a separate datagram.
     pub(super) fn transmit_path_probe(&mut self, now: Instant, buffer: &mut [u8]) -> Option<Transmit> {
         let may_send = |path: &Path| path.amplification.budget() >= MIN_PACKET_ROOM as u64;
         let index = self.paths.find(|path| path.challenge.wants_to_send() && may_send(path))?;

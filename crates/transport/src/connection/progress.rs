@@ -121,12 +121,12 @@ impl Connection {
         self.packets.sources.fec.begin(self.paths.active().recovery.rtt(), self.stats.bytes_sent);
     }
 
-    /// Sets the size of datagrams to what fits into a packet of the path in use.
+    /// Sets the size of DATAGRAM frames to the room in a packet of the active path.
     pub(super) fn fit_datagrams(&mut self) {
         self.packets.sources.fit_datagrams(self.paths.active().mtu, self.packets.identity.remote_ids.current().len());
     }
 
-    /// Both ends have the keys: those of the handshake are forgotten.
+    /// Discards the keys of the handshake, because both endpoints have 1-RTT keys.
     pub(super) fn on_confirmed(&mut self, now: Instant) {
         if !self.packets.sources.handshake.confirm() {
             return;

@@ -6,7 +6,7 @@
 use super::Connection;
 
 impl Connection {
-    /// A wake-up came and nothing was due.
+    /// Called at a wake-up without a due deadline.
     pub(super) fn on_quiet(&mut self) {
         let busy = self.paths.is_in_flight();
         if busy || !self.packets.sources.handshake.is_confirmed() {

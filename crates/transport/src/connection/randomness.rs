@@ -9,7 +9,7 @@ use crate::path::Spin;
 /// Owns what a connection draws at random.
 pub(super) struct Randomness {
     pub(super) stream: RandomStream,
-    /// Seed of parts with a random stream of their own: paths, congestion controllers.
+    /// Seed of parts with a separate random stream: paths, congestion controllers.
     seed: Seed,
     skip: Skip,
     bits: RandomBits,

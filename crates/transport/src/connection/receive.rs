@@ -26,7 +26,7 @@ use crate::{
     udp::Datagram,
 };
 
-/// Properties of the datagram that a packet came in.
+/// Properties of a packet's datagram.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival {
     pub(super) path: ArrivalPath,
@@ -57,12 +57,12 @@ pub(super) struct PacketSeen<'a> {
     pub(super) path: PathIndex,
     /// Sealed with the keys of the phase before the present one.
     pub(super) old_keys: bool,
-    /// Spin bit; of packets with a long header it means nothing.
+    /// Spin bit; meaningless in packets with a long header.
     pub(super) spin: bool,
 }
 
 impl<'a> PacketSeen<'a> {
-    /// A packet with a short header, which `header` begins with: all that stands before the packet number.
+    /// Packet with a short header. `header` begins with everything before the packet number.
     #[inline]
     fn short(header: &'a [u8], opened: &Opened, arrival: Arrival) -> Self {
         Self {
@@ -93,7 +93,7 @@ impl<'a> PacketSeen<'a> {
 }
 
 impl Connection {
-    /// Takes in the payloads of one read that are addressed to this connection. A slice of them keeps `buffer` bytes in memory.
+    /// Processes payloads of one read for this connection. A slice of them pins `buffer` bytes in memory.
     pub(crate) fn handle_datagram(&mut self, now: Instant, datagram: Datagram, buffer: usize) {
         self.observation.datagrams_received(now, &datagram);
         let Datagram { remote, local, ecn, received_at, segment_size, mut payload } = datagram;
@@ -172,7 +172,7 @@ impl Connection {
         }
     }
 
-    /// Packets one after the other, or what is not a packet.
+    /// Processes coalesced packets, and bytes that are no packet.
     fn handle_coalesced(&mut self, now: Instant, buffer: &mut BytesMut, start: usize, end: usize, arrival: Arrival) {
         let rules =
             Rules { side: self.side, id_len: self.packets.identity.local_ids.id_len(), grease: self.profile.grease };
@@ -394,7 +394,7 @@ impl Connection {
         }
     }
 
-    /// A packet that cannot be opened may be the peer's way to say that it has lost its state.
+    /// Checks an unreadable packet for a stateless reset.
     // RFC 9000 §10.3.1 MUST-1, MUST-2: compare the last 16 bytes with the token of the ID in use, without leaking by
     // timing.
     fn check_reset(&mut self, now: Instant, packet: &[u8]) {
@@ -405,8 +405,8 @@ impl Connection {
         }
     }
 
-    /// The endpoint found the token of the peer's ID in use at the end of a datagram that names no ID of ours. `false`
-    /// when it comes from where the peer is not.
+    /// Processes a stateless reset that the endpoint has found by the token of the peer's active ID. Returns `false` if it comes from
+    /// another address than the peer's.
     // RFC 9000 §10.3.1: a token counts for the remote address that its ID was used with.
     pub(crate) fn handle_reset(&mut self, now: Instant, remote: SocketAddr, size: usize) -> bool {
         let known = self.paths.has_remote(remote);
@@ -423,7 +423,7 @@ impl Connection {
         self.drain(now, CloseReason::Reset);
     }
 
-    /// The server wants to see its own token before it keeps state.
+    /// Processes Retry: the server wants its token back before it keeps state.
     fn handle_retry(&mut self, now: Instant, packet: &[u8], scid: ConnectionId, token: Vec<u8>) {
         // RFC 9000 §17.2.5.2 MUST-1, MUST-2, MUST-3, MUST-4, RFC 9000 §17.2.5.1 MUST-1: only a client's first, only
         // before anything else was accepted, only with a token, an ID that differs from ours, and a valid tag.

@@ -24,12 +24,12 @@ use crate::{
     tls::Level,
 };
 
-/// The unit of receive times that the peer is asked for: 2^3 microseconds, as for delays of acknowledgements. What lies
-/// between two packets then takes one byte up to 0.5 ms.
+/// Unit of requested receive timestamps: 2^3 microseconds, as for acknowledgement delays. The distance of two packets then takes one byte
+/// up to 0.5 ms.
 pub(super) const RECEIVE_TIMES_EXPONENT: u64 = 3;
 /// Probes that a timeout sends (RFC 9002 §6.2.4 permits two).
 const PROBES: u8 = 2;
-/// Packets whose content a probe of application data repeats when there is nothing new.
+/// Packets whose content an application data probe repeats without new data.
 const REPEATED: usize = 2;
 
 impl Connection {
@@ -200,7 +200,7 @@ impl Packets {
         ledger.oldest_unacked(packets, |frame| carriers.repeat(&frame));
     }
 
-    /// Takes back what is in progress on a path that is given up, to send it on the one in use.
+    /// Moves the content in flight on an abandoned path to the active one.
     pub(super) fn abandon_path(&mut self, path: PathIndex) {
         let Some((mut carriers, ledger)) = self.carriers(SpaceId::DATA, None) else { return };
         recovery::abandon_path(ledger, path, &mut |verdict, frame| carriers.tell(verdict, &frame));
@@ -214,8 +214,7 @@ impl Packets {
         });
     }
 
-    /// After a Retry everything in Initial packets goes out again, with the numbers going on
-    /// (RFC 9000 §17.2.5.3 MUST-1, MUST NOT-1).
+    /// Repeats the content of Initial packets after a Retry, with continuing packet numbers (RFC 9000 §17.2.5.3 MUST-1, MUST NOT-1).
     pub(super) fn resend_initial(&mut self, now: Instant, paths: &mut Paths) {
         if let Some(mut space) = self.spaces.take(SpaceId::Initial) {
             self.settle_space(now, SpaceId::Initial, &mut space, paths);
@@ -328,7 +327,7 @@ impl Sources {
     }
 }
 
-/// Checks an ACK frame with receive times, of which `most` were asked for.
+/// Checks an ACK frame with receive timestamps, of which `most` were requested.
 fn check_receive_times(ack: &Ack<'_>, most: usize) -> Result<(), TransportError> {
     let error = |code, what| Err(TransportError::new(code, what).in_frame(frame_type::ACK_RECEIVE_TIMESTAMPS));
     if most == 0 {
@@ -342,7 +341,7 @@ fn check_receive_times(ack: &Ack<'_>, most: usize) -> Result<(), TransportError>
     Ok(())
 }
 
-/// Reader of receive times: knows what was sent on the path in use, and its estimates.
+/// Reader of receive timestamps, with the packets sent on the active path and its estimates.
 struct ReceiveTimes<'a> {
     now: Instant,
     ledger: &'a Ledger,
@@ -353,7 +352,7 @@ struct ReceiveTimes<'a> {
 }
 
 impl ReceiveTimes<'_> {
-    /// Reads the receive times of an ACK frame. The peer `held` its largest packet back for so long.
+    /// Reads the receive timestamps of an ACK frame. `held` is the peer's delay of its largest packet.
     fn read(&mut self, seen: &PacketSeen<'_>, ack: &Ack<'_>, held: Duration) {
         let Some(times) = ack.receive_times() else { return };
         // The frame goes back in time; the estimates go forward.

@@ -22,8 +22,8 @@ const MARGIN: Duration = Duration::from_millis(250);
 const STEADY: Duration = Duration::from_millis(1_000);
 /// … and double again after this number of PINGs: after a long wait a slightly longer one does no harm.
 const STEADY_PINGS: u32 = 8;
-/// PINGs in one silence while nothing of an answer has arrived. With those of the idle timeout this covers about a minute
-/// (RFC 9114 §5.1 expects clients to keep a connection open while an answer is outstanding).
+/// PINGs in one silence before the first data of an answer. With those of the idle timeout this covers about a minute (RFC 9114 §5.1
+/// expects clients to keep a connection open while an answer is outstanding).
 const MOST_FOR_ANSWER: u32 = 12;
 /// PINGs in one silence in the middle of data: it may be a stream that rests and never ends.
 const MOST_FOR_REST: u32 = 6;
@@ -65,7 +65,7 @@ impl Silence {
         self.received - self.before
     }
 
-    /// A packet arrived, and with it so many bytes of streams since the beginning. Returns the time until a silence.
+    /// Restarts after a received packet, with the total of received stream bytes. Returns the time until a silence.
     #[inline]
     fn restart(&mut self, stream_bytes: u64, pto: Duration) -> Duration {
         if stream_bytes != self.received {
@@ -106,7 +106,7 @@ impl Connection {
         self.timers.set(Timer::Silence, Some(now + gap));
     }
 
-    /// Looks at a time without packets. Returns whether it matters.
+    /// Processes a time without packets. Returns whether it matters.
     pub(super) fn on_silence(&mut self) -> bool {
         // What is in flight has a probe timeout.
         let matters = !self.paths.is_in_flight() && self.silence.on_elapsed(&self.packets.sources.streams);

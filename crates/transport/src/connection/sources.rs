@@ -84,7 +84,7 @@ impl Sources {
         Ok(self.fec.sender.as_ref().and_then(|sender| sender.code()))
     }
 
-    /// Returns whether a space has anything to say beside acknowledgements.
+    /// Returns whether a space has frames to send other than acknowledgements.
     #[inline]
     pub(super) fn wants_to_send(&self, id: SpaceId, identity: &Identity) -> bool {
         let data = matches!(id, SpaceId::Data(_));
@@ -94,8 +94,8 @@ impl Sources {
                 && (self.datagrams.wants_to_send() || self.fec.wants_to_send() || self.wants_to_send_control(identity))
     }
 
-    /// Returns whether the next packet will have the size of the last although that did not fill a datagram: a flow of DATAGRAM
-    /// frames of equal length, with nothing beside them that would fill the rest.
+    /// Returns whether the next packet will have the size of the last one although that did not fill a datagram: a flow of DATAGRAM frames
+    /// of equal length, without other frames that would fill the rest.
     #[inline]
     pub(super) fn next_is_alike(&self) -> bool {
         self.datagrams.next_is_alike() && !self.streams.wants_to_send() && self.handshake.is_confirmed()
@@ -187,7 +187,7 @@ impl Sources {
         self.datagrams.set_slack(slack);
     }
 
-    /// Sets the size of datagrams to what fits into a packet of `mtu` bytes with a destination ID of `id_len` bytes.
+    /// Sets the size of DATAGRAM frames to the room in a packet of `mtu` bytes with a destination ID of `id_len` bytes.
     pub(super) fn fit_datagrams(&mut self, mtu: u16, id_len: usize) {
         // First byte, ID, the longest packet number, tag.
         let mut overhead = 1 + id_len + 4 + crate::crypto::TAG_LEN;

@@ -28,12 +28,12 @@ impl SpaceId {
 pub(crate) struct Space {
     pub(crate) ledger: Ledger,
     pub(crate) acks: AckState,
-    /// Probes that a timeout asks for; they may exceed the congestion window.
+    /// Probes that a timeout requires; they may exceed the congestion window.
     pub(crate) probes: u8,
 }
 
 impl Space {
-    /// Reports arrival times as the peer has asked for them, if it did.
+    /// Enables receive timestamps, if the peer has requested them.
     pub(super) fn report_times(&mut self, now: Instant, peer: &TransportParameters) {
         if let Some(most) = peer.max_receive_timestamps_per_ack.filter(|&most| most > 0) {
             // Before every packet that is to be reported, those included that wait for their keys.
@@ -59,7 +59,7 @@ impl Space {
     }
 }
 
-/// Owns the spaces. Those of the handshake are freed with their keys.
+/// Owns the packet number spaces. Those of the handshake are freed with their keys.
 pub(crate) struct Spaces {
     initial: Option<Box<Space>>,
     handshake: Option<Box<Space>>,
@@ -91,7 +91,7 @@ impl Spaces {
         }
     }
 
-    /// A timeout asks for probes of application data.
+    /// Returns whether a timeout requires application data probes.
     #[inline]
     pub(crate) fn wants_probes(&self) -> bool {
         self.data[0].probes > 0
@@ -142,12 +142,12 @@ impl Spaces {
         self.ids().filter_map(|id| self.get(id)?.acks.deadline()).min()
     }
 
-    /// Puts the space of Initial packets back, after a Retry.
+    /// Restores the space of Initial packets after a Retry.
     pub(crate) fn put_initial(&mut self, space: Box<Space>) {
         self.initial = Some(space);
     }
 
-    /// Bytes of memory of what was sent, and bytes of the records among them that are in use.
+    /// Bytes of memory for sent packets, and bytes of those records among them that are in use.
     #[inline]
     pub(crate) fn sent_memory(&self) -> (usize, usize) {
         let of = |space: &Space| (space.ledger.memory(), space.ledger.records());

@@ -66,14 +66,14 @@ impl Connection {
 
     /// Ends a connection whose handshake has taken longer than permitted.
     ///
-    /// The peer receives CONNECTION_CLOSE, because it may be connected already and wait for its own, longer, idle timeout: a
-    /// client whose last flight was lost is. A server sends it only to a validated address: the owner of another address may
-    /// never have sent anything, and a flood of half-open handshakes would become a flood of CONNECTION_CLOSE. A client sends it
-    /// once a packet of the server has come, as the server holds state only then.
+    /// The peer receives CONNECTION_CLOSE, because it may be connected already and wait for its own, longer idle timeout, as a client whose
+    /// last flight was lost. A server sends it only to a validated address: the owner of another address may never have sent a packet, and
+    /// a flood of half-open handshakes would become a flood of CONNECTION_CLOSE. A client sends it once a packet of the server has arrived,
+    /// because the server has state only then.
     ///
-    /// RFC 9000 §10.1: an endpoint that has announced an idle timeout sends CONNECTION_CLOSE when it abandons the connection
-    /// before that. None of the error codes of §20.1 fits: no rule was broken, and CONNECTION_REFUSED would tell a client not to
-    /// come back. `NO_ERROR` is left, for an abrupt end "in the absence of any error".
+    /// RFC 9000 §10.1: an endpoint that has advertised an idle timeout sends CONNECTION_CLOSE if it abandons the connection before. No
+    /// error code of §20.1 fits: no rule was violated, and CONNECTION_REFUSED would tell a client not to return. This leaves `NO_ERROR`,
+    /// for an abrupt end "in the absence of any error".
     fn give_up_handshake(&mut self, now: Instant) {
         let reason = CloseReason::HandshakeTimeout;
         if self.has_heard() && self.paths.active().amplification.is_validated() {
@@ -84,7 +84,7 @@ impl Connection {
         }
     }
 
-    /// Notes all deadlines that follow from the state of the parts. Called once nothing more can be sent.
+    /// Updates all deadlines that follow from the state of the parts. Called when nothing more can be sent.
     pub(super) fn refresh_timers(&mut self, now: Instant) {
         let recovery = self.recovery_deadline();
         self.timers.set(Timer::LossDetection, recovery.map(|(_, deadline)| deadline.at));

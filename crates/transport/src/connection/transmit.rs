@@ -129,8 +129,8 @@ impl Connection {
         Some(Transmit { remote, local, ecn, len, segment_size })
     }
 
-    /// Bytes that the next datagram on the path in use may have; 0 while so little may go to its address that nothing
-    /// useful fits: before the handshake is confirmed, a datagram with an Initial packet.
+    /// Size of the next datagram on the active path; 0 if the anti-amplification limit leaves no useful room: before the handshake is
+    /// confirmed, no room for a datagram with an Initial packet.
     #[inline]
     pub(super) fn datagram_room(&self) -> usize {
         let least = if self.packets.sources.handshake.is_confirmed() { MIN_PACKET_ROOM } else { MIN_INITIAL_DATAGRAM };
@@ -149,7 +149,7 @@ impl Connection {
         }
     }
 
-    /// The packets, and what they are charged to on their way out.
+    /// Packets, and their accounts during sending.
     #[inline]
     pub(super) fn outgoing(&mut self, now: Instant, ecn: Option<Ecn>) -> (&mut Packets, SendContext<'_>) {
         let Self { side, packets, paths, silence, stats, observation, .. } = self;

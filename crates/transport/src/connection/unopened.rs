@@ -42,7 +42,7 @@ impl Reception {
         unopened + (self.deferred.capacity() * size_of::<Deferred>()) as u64
     }
 
-    /// Keeps a packet until its keys are there, as one of at most `limit`. `false` when there is no room.
+    /// Keeps a packet until its keys are available, as one of at most `limit`. Returns `false` without room.
     fn keep(&mut self, limit: usize, level: Level, packet: &[u8], arrival: Arrival) -> bool {
         if self.unopened.len() >= limit || self.unopened_bytes() + packet.len() > UNOPENED_BYTES {
             return false;
@@ -53,14 +53,14 @@ impl Reception {
         true
     }
 
-    /// The first packet whose keys are there by now.
+    /// First packet whose keys are available.
     fn take_openable(&mut self, keys: &Keys) -> Option<(BytesMut, Arrival)> {
         let place = self.unopened.iter().position(|unopened| keys.can_open(unopened.level))?;
         let Unopened { path, received_at, ecn, packet, .. } = self.unopened.remove(place);
         Some((packet, Arrival { path, received_at, ecn, waited: true }))
     }
 
-    /// Throws away what waits for keys, but for what `keep` names.
+    /// Discards packets that wait for keys, except those that `keep` selects.
     pub(super) fn give_up_unopened(&mut self, stats: &mut Stats, keep: impl Fn(&Unopened) -> bool) {
         let before = self.unopened_bytes();
         self.unopened.retain(keep);
@@ -122,7 +122,7 @@ impl Reception {
     }
 }
 
-/// STREAM frames at the front of what was deferred that follow one another on one stream.
+/// STREAM frames at the front of the deferred ones that are consecutive on one stream.
 struct StreamRun {
     frames: usize,
     len: u64,
@@ -197,7 +197,7 @@ impl Connection {
         }
     }
 
-    /// Opens what waited for keys, as far as they are there by now.
+    /// Opens waiting packets whose keys are available.
     pub(super) fn retry_unopened(&mut self, now: Instant) {
         while let Some((mut packet, arrival)) = self.reception.take_openable(&self.packets.keys) {
             let end = packet.len();

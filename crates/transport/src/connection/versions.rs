@@ -128,7 +128,7 @@ fn is_authentic_initial(version: u32, dcid: ConnectionId, packet: &[u8], pn_offs
             .is_ok()
 }
 
-/// Returns whether the peer's version information fits the course of the handshake: the connection has come to `version`.
+/// Returns whether the peer's version information is consistent with the handshake, which has negotiated `version`.
 // RFC 9368 §4 MUST-3: both ends read what the other says
 // RFC 8999 §7 MUST-1: what a Version Negotiation packet said is authenticated before anybody relies on it
 // RFC 9368 §4 MUST NOT-1: without version information that handshake does not complete

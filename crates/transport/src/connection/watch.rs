@@ -24,9 +24,9 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Observation {
     pub(super) observer: Option<Box<dyn Observer>>,
-    /// Asked for an observer once a packet has proved authentic.
+    /// Source of an observer, asked once a packet was authenticated.
     pub(super) unwatched: Option<Box<Unwatched>>,
-    /// The observer knows by what name key logs know this connection.
+    /// Set once the observer knows the connection's name in key logs.
     client_random_told: bool,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Unwatched {
     factory: Arc<dyn ObserverFactory>,
     /// The parameters of this end, encoded.
     parameters: Vec<u8>,
-    /// The datagram that the first packet came in.
+    /// Datagram of the first packet.
     first: Option<DatagramsEvent>,
 }
 
@@ -197,7 +197,7 @@ impl Connection {
         }
     }
 
-    /// Reports to the observer why nothing more is sent, when that is known.
+    /// Reports the limit of the sender to the observer, if it is known.
     pub(super) fn observe_limit(&mut self, now: Instant) {
         if self.observation.observer.is_none() {
             return;

@@ -16,7 +16,7 @@ const MAX_LABEL: usize = 249;
 /// Fills `out` with key material for `label` and `context`.
 ///
 /// # Errors
-/// When more is asked for than there can be.
+/// When more is requested than the derivation permits.
 // RFC 8446 §7.5: HKDF-Expand-Label(Derive-Secret(secret, label, ""), "exporter", Hash(context), length).
 pub(crate) fn export(
     suite: CipherSuite,

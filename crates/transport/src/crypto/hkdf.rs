@@ -4,7 +4,7 @@ use aws_lc_rs::hkdf::{self, HKDF_SHA256, HKDF_SHA384, KeyType, Prk};
 
 use super::CipherSuite;
 
-/// The number of bytes wanted, in the form that the library asks for.
+/// Number of bytes, in the form of the library's interface.
 struct Len(usize);
 
 impl KeyType for Len {

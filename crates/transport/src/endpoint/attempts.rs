@@ -17,8 +17,8 @@ pub enum AttemptEvent<'a> {
     },
     /// Retry in answer to a first packet: the client has to validate its address (RFC 9000 §8.1.2).
     Retried,
-    /// Refusal of a first packet because a limit was reached or its Retry token was invalid. The client receives
-    /// CONNECTION_CLOSE, or nothing when too many handshakes wait for TLS.
+    /// Refusal of a first packet because a limit was reached or its Retry token was invalid. The client receives CONNECTION_CLOSE, or
+    /// nothing if too many handshakes wait for TLS.
     Refused,
     /// Start of a connection: its first packet was authentic. Its source address is not validated yet and may be forged.
     Begun,
@@ -40,7 +40,7 @@ pub enum AttemptEvent<'a> {
 /// Receiver of the events of connection attempts. The task that drives the endpoint calls it, so a call must not block and must
 /// not use the endpoint.
 pub trait AttemptLog: Send + Sync {
-    /// Takes an event of the client whose first packet came from `remote`.
+    /// Records an event of the client whose first packet came from `remote`.
     fn note(&self, remote: SocketAddr, event: AttemptEvent<'_>);
 }
 

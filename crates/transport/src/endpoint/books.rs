@@ -44,7 +44,7 @@ pub struct EndpointBooks {
     pub sent: DirectionBooks,
 }
 
-/// The books as they are kept.
+/// Accounts of an endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     pub(super) books: EndpointBooks,

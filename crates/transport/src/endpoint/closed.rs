@@ -23,7 +23,7 @@ const MAX_ANSWERS: u8 = 16;
 pub(super) struct ClosedConnections(VecDeque<(RetainedClose, u8)>);
 
 impl ClosedConnections {
-    /// Keeps one, for which the oldest may have to go.
+    /// Retains a packet; the oldest one may be evicted.
     pub(super) fn keep(&mut self, close: RetainedClose) {
         if self.0.len() == MAX_KEPT {
             self.0.pop_front();
@@ -31,7 +31,7 @@ impl ClosedConnections {
         self.0.push_back((close, 0));
     }
 
-    /// Answer to so many bytes that came from an address.
+    /// Answer to this number of bytes from an address.
     // RFC 9000 §10.2.1 SHOULD-1: not without end
     // RFC 9000 §10.2.1 MUST-1: three times what arrived at most
     // RFC 9000 §10.2.1 MUST-2: nothing to an address that is not validated

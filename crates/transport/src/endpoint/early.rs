@@ -12,7 +12,7 @@ use crate::udp::Datagram;
 
 /// Bytes that are kept for all connections together: memory that anyone can claim.
 const MAX_BYTES: usize = 64 * 1024;
-/// Datagrams that are kept for one connection: a client's first flight, after what goes with its Initial packets.
+/// Datagrams that are kept for one connection: a client's first flight after its Initial packets.
 const MAX_DATAGRAMS: usize = 8;
 /// An Initial packet that comes later than this was lost; the early data is sent again anyway.
 const MAX_AGE: Duration = Duration::from_millis(500);
@@ -56,7 +56,7 @@ impl EarlyPackets {
         expired
     }
 
-    /// Keeps a datagram, for which others may have to go. Returns how many were lost by that.
+    /// Keeps a datagram; others may be evicted. Returns the number of evicted ones.
     fn keep(&mut self, now: Instant, dcid: ConnectionId, datagram: Datagram) -> u64 {
         let mut lost = self.expire(now);
         if cost(&datagram) > MAX_BYTES || self.held.iter().filter(|h| h.dcid == dcid).count() >= MAX_DATAGRAMS {
@@ -88,14 +88,14 @@ impl EarlyPackets {
 }
 
 impl Endpoint {
-    /// Keeps a 0-RTT packet for which there is no connection yet.
+    /// Keeps a 0-RTT packet without a connection.
     // RFC 9000 §5.2.2 MAY: a limited number, in anticipation of an Initial packet that comes late.
     pub(super) fn keep_early(&mut self, now: Instant, dcid: ConnectionId, datagram: Datagram) {
         self.stats.early_kept += 1;
         self.stats.dropped += self.early.keep(now, dcid, datagram);
     }
 
-    /// Gives a connection that has begun what came before.
+    /// Passes earlier 0-RTT packets to a connection that has begun.
     pub(super) fn deliver_early(&mut self, now: Instant, index: u32, dcid: &ConnectionId) {
         for datagram in self.early.take(dcid) {
             let size = datagram.payload.len();

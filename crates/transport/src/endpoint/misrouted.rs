@@ -20,7 +20,7 @@ pub(super) struct Misrouted {
 }
 
 impl Misrouted {
-    /// Returns whether a shard of this number is another one of ours.
+    /// Returns whether this is the number of another shard.
     pub(super) fn is_other(&self, shard: u8) -> bool {
         shard < self.count && shard != self.own
     }

@@ -72,9 +72,9 @@ struct Slot {
     connection: Option<Box<Connection>>,
     /// In the queue of connections that have to be looked at.
     dirty: bool,
-    /// The wake-up that stands in `wakeups`.
+    /// Wake-up of this connection in `wakeups`.
     wakeup: Option<Instant>,
-    /// The peer's reset token that stands in `routes`.
+    /// The peer's reset token in `routes`.
     reset_token: Option<ResetToken>,
 }
 
@@ -110,7 +110,7 @@ pub struct Endpoint {
     handshake_waker: Option<Arc<dyn HandshakeWaker>>,
     misrouted: Misrouted,
     foreign: Foreign,
-    /// Connections tried, those begun by a forged packet included: each has a seed of its own.
+    /// Number of connection attempts, those of forged packets included: each has a separate seed.
     setups: u64,
     stats: EndpointStats,
     ledger: books::Ledger,
@@ -118,7 +118,7 @@ pub struct Endpoint {
     attempts: Option<Arc<dyn AttemptLog>>,
     /// Budget of all connections, and when to look which of them holds most.
     relief: Relief,
-    /// Bytes of the buffers that datagrams lie in; 0 where these have the size of what they carry.
+    /// Size of the receive buffers in bytes; 0 if each has the size of its content.
     receive_buffer: usize,
 }
 
@@ -304,7 +304,7 @@ impl Endpoint {
         self.mark_dirty(index);
     }
 
-    /// Returns whether a payload that names no connection of ours ends one.
+    /// Returns whether a payload without a known connection is a stateless reset of one.
     // RFC 9000 §10.3.1 MUST-1: a datagram that belongs to no connection may be a peer's way to say that it has lost its
     // state; the peer does not know our ID any more.
     fn take_reset(&mut self, now: Instant, datagram: &Datagram) -> bool {
@@ -497,7 +497,7 @@ impl Endpoint {
         }
     }
 
-    /// Collects what a connection reports to the endpoint, once it has nothing more to send.
+    /// Collects a connection's reports to the endpoint, once it has no more data to send.
     fn settle(&mut self, index: u32) {
         self.hear(index);
         self.find_step(index);

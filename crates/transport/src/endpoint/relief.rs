@@ -5,7 +5,7 @@ use units::Instant;
 use super::Endpoint;
 use crate::memory::ProcessBudget;
 
-/// Connections looked at for each batch, in the mean: choosing takes a look at all.
+/// Mean number of connections examined for each batch; a choice examines all of them.
 const LOOKED_AT: usize = 16;
 
 /// Owner of the budget of the process, and of the time at which connections are compared with it.
@@ -29,8 +29,8 @@ impl Endpoint {
     /// Closes the costliest connections while the process's memory is exhausted. A connection that holds less than a fair share
     /// is never closed for it.
     ///
-    /// Whatever the shares are, some connection holds a fair share while the memory is exhausted, so this always ends it; if the
-    /// connection is another endpoint's, that one does.
+    /// While the memory is exhausted, some connection holds at least a fair share, so this always ends the shortage; if the connection is
+    /// another endpoint's, that endpoint does.
     #[inline]
     pub(super) fn relieve(&mut self, now: Instant) {
         if !self.relief.budget.is_exhausted() {

@@ -22,13 +22,13 @@ impl BuildHasher for Keyed {
     }
 }
 
-/// Owns the table of connection IDs. It is never iterated, so its order reaches nothing.
+/// Owns the table of connection IDs. It is never iterated, so its order has no effect.
 pub(super) struct Routes {
     table: HashMap<ConnectionId, u32, Keyed>,
-    /// Stateless reset tokens of the peers' IDs in use. RFC 9000 §10.3.1 MUST-2: found by a keyed hash, so that the
-    /// time it takes tells nothing of the tokens.
+    /// Stateless reset tokens of the peers' active IDs. RFC 9000 §10.3.1 MUST-2: the look-up is by a keyed hash, so that its duration
+    /// reveals nothing about the tokens.
     resets: HashMap<[u8; 16], u32, Keyed>,
-    /// The last answer: datagrams come in runs.
+    /// Last result, because consecutive datagrams are often of one connection.
     last: Option<(ConnectionId, u32)>,
 }
 

@@ -30,7 +30,7 @@ pub struct SiblingShard {
 pub struct Siblings {
     /// Generations that live, this process's own excluded.
     living: [u64; 4],
-    /// Connection IDs of their handshakes, those that clients have chosen included.
+    /// Connection IDs of their handshakes, with those that clients have chosen.
     handshakes: BTreeMap<ConnectionId, SiblingShard>,
 }
 
@@ -70,7 +70,7 @@ impl Siblings {
 pub(super) struct Foreign {
     siblings: Arc<Siblings>,
     queue: VecDeque<(SiblingShard, Datagram)>,
-    /// The last answer: datagrams come in runs.
+    /// Last result, because consecutive datagrams are often of one connection.
     last: Option<(ConnectionId, SiblingShard)>,
 }
 
@@ -114,8 +114,8 @@ impl Endpoint {
 
     /// Finds the process of a handshake.
     ///
-    /// What a client has chosen as an ID names no generation, and what a Retry of another process has chosen begins a connection
-    /// here: the process that began a handshake has told of it. Handshake packets can only be for the process that chose their ID.
+    /// An ID chosen by a client names no generation, and an ID chosen by a Retry of another process begins a connection here: the process
+    /// that began a handshake has reported it. Handshake packets can only be for the process that chose their ID.
     fn sibling_of_long(&self, payload: &[u8], id: &[u8]) -> Option<SiblingShard> {
         let siblings = &self.foreign.siblings;
         if let Some(shard) = siblings.handshakes.get(&ConnectionId::new(id)?) {

@@ -11,18 +11,18 @@ use crate::udp::{Datagram, Transmit};
 
 /// Answers that wait to be sent. A flood that outruns the socket loses answers, not memory.
 const QUEUE_LIMIT: usize = 64;
-/// Stateless resets per second at most: an attacker who sends garbage must not make this endpoint send as much.
+/// Limit on stateless resets per second: an attacker who sends garbage must not make this endpoint send as much.
 const RESETS_PER_SECOND: u32 = 200;
-/// RFC 9000 §10.3 SHOULD: a reset looks like a short packet, so it is never shorter than one could be.
+/// RFC 9000 §10.3 SHOULD: a reset looks like a short packet, so it is never shorter than the shortest one.
 const MIN_RESET: usize = 21;
-/// Longer is not needed to look like a packet.
+/// Length that suffices to look like a packet.
 const MAX_RESET: usize = 42;
 
-/// RFC 9000 §15: versions of the pattern 0x?a?a?a?a are never spoken. They are asked for to see whether an answer comes.
+/// RFC 9000 §15: versions of the pattern 0x?a?a?a?a are never supported. Clients send them to test whether an answer comes.
 const RESERVED_MASK: u32 = 0x0f0f_0f0f;
 const RESERVED: u32 = 0x0a0a_0a0a;
 
-/// Connections whose turns among the keys are told apart.
+/// Connections for which separate positions among the keys are kept.
 const TURNS: usize = 256;
 
 /// Owns the answers until they are sent, and the account of resets.
@@ -43,8 +43,8 @@ impl Default for Stateless {
 
 /// Number of resets of `len` bytes that may answer a datagram of `trigger` bytes.
 ///
-/// All of them together are at most three times as long, as anything that goes to an address without validation. What may
-/// itself be a reset has one answer: with several, two endpoints that have both lost their state would multiply them.
+/// All of them together are at most three times as long, as for every unvalidated address. A packet that may itself be a reset gets one
+/// answer: with several, two endpoints that have both lost their state would multiply them.
 fn most_resets(trigger: usize, len: usize) -> usize {
     if trigger <= MAX_RESET + 1 { 1 } else { 3 * trigger / len }
 }
@@ -82,7 +82,7 @@ impl Stateless {
     }
 }
 
-/// The tokens that have their turn, `most` of them at most, and the turn that comes next.
+/// Tokens whose turn it is, at most `most` of them, and the next turn.
 fn in_turn(tokens: &[ResetToken], turn: u8, most: usize) -> (impl Iterator<Item = ResetToken> + '_, u8) {
     let first = usize::from(turn) % tokens.len();
     let count = most.min(tokens.len());
@@ -91,7 +91,7 @@ fn in_turn(tokens: &[ResetToken], turn: u8, most: usize) -> (impl Iterator<Item 
 }
 
 impl Endpoint {
-    /// Offers our versions to a client that asked for another.
+    /// Offers the supported versions to a client of another version.
     pub(super) fn negotiate_version(&mut self, datagram: &Datagram) {
         let payload = &datagram.payload[..];
         // RFC 9000 §5.2.2 MUST-1, RFC 9000 §6.1 MUST NOT-1: a datagram too small to be a first one in any version of

@@ -14,7 +14,7 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    /// Nothing so far.
+    /// Content without frames.
     pub(crate) const EMPTY: Self = Self { tolerance: Tolerance::ALL, expires: Instant::ZERO };
     /// Streams.
     pub(crate) const STREAMS: Self = Self { tolerance: Tolerance::NONE, expires: Instant::FAR_FUTURE };
@@ -44,7 +44,7 @@ pub(crate) struct SenderFigures {
     pub(crate) repair_bytes: u64,
     /// Packets that were lost and that the peer rebuilt before they were declared lost.
     pub(crate) recovered: u64,
-    /// Packets that had been declared lost before the peer said that it rebuilt them.
+    /// Packets declared lost before the peer reported that it rebuilt them.
     pub(crate) recovered_late: u64,
     /// Repair symbols that were due and were never sent.
     pub(crate) dropped: u64,

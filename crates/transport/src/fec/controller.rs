@@ -11,11 +11,11 @@ use super::{estimate::Estimate, table, tail::loses_nothing};
 
 /// RTT below which a retransmission is quick enough.
 pub(super) const LEAST_RTT: Duration = Duration::from_micros(22_500);
-/// Share of packets lost below which there is nothing to repair.
+/// Share of lost packets below which there is no repair.
 pub(super) const LEAST_LOSS: f64 = 0.001;
 /// Share of packets lost above which no permitted code helps.
 const MOST_LOSS: f64 = 0.25;
-/// Packets after which little loss and much loss can be told apart.
+/// Packets after which little loss and much loss can be distinguished.
 const SHOWN: f64 = 50.0;
 /// Share of packets lost above which the repair symbols of a short message are too few.
 const ENDS_LOSS: f64 = 0.05;
@@ -157,8 +157,8 @@ impl Controller {
         [self.bulk_until, self.marked_until].into_iter().flatten().any(|until| now < until)
     }
 
-    /// Returns whether the ends of short messages are what is worth repair: what they lose costs a round trip, whether or not
-    /// enough packets were seen to choose a code, and a few repair symbols make up for what a short message loses.
+    /// Returns whether the ends of short messages are worth repair: their losses cost a round trip, even if too few packets were seen to
+    /// choose a code, and a few repair symbols suffice for a short message.
     pub(super) fn permits_ends(&self, now: Instant, view: &View, estimate: &Estimate) -> bool {
         let known = estimate.seen() > SHOWN;
         let enough = estimate.loss() <= if self.choice.is_some() { ENDS_LOSS } else { MOST_LOSS };

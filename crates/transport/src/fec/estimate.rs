@@ -70,7 +70,7 @@ impl Estimate {
         1.0 + 1.0 / (self.loss * self.seen).max(1.0).sqrt()
     }
 
-    /// Mean number of packets lost in a row beyond what chance puts in a row, 1 at least.
+    /// Mean number of consecutive lost packets beyond chance, at least 1.
     pub(super) fn burst(&self) -> f64 {
         (self.burst * (1.0 - self.loss)).max(1.0)
     }

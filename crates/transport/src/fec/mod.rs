@@ -40,7 +40,7 @@ pub(crate) struct Fec {
 }
 
 impl Fec {
-    /// Both ends understand it: `window` is what the peer remembers.
+    /// Starts FEC, which both endpoints support: `window` is the number of symbols that the peer remembers.
     pub(crate) fn start(&mut self, policy: FecPolicy, window: u64) {
         self.receiver = Some(Box::default());
         self.sender = Sender::new(policy, window).map(Box::new);
@@ -69,7 +69,7 @@ impl Fec {
         self.sender.as_ref().is_some_and(|sender| sender.is_due())
     }
 
-    /// Returns whether repair symbols wait that stand in for copies after a probe timeout.
+    /// Returns whether repair symbols wait that replace copies after a probe timeout.
     #[inline]
     pub(crate) fn has_probe(&self) -> bool {
         self.sender.as_ref().is_some_and(|sender| sender.has_probe())
@@ -96,7 +96,7 @@ impl Fec {
         }
     }
 
-    /// Time at which the end of a message has to be covered, if nothing follows it.
+    /// Time at which the end of a message has to be protected, if no data follows it.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.sender.as_ref()?.tail_deadline()
     }

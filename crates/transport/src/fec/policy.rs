@@ -15,7 +15,7 @@ pub enum FecPolicy {
     /// Neither offered nor used: plain QUIC.
     #[default]
     Off,
-    /// Recovers the peer's data; protects no data of its own.
+    /// Recovers the peer's data; protects no data itself.
     Receive,
     /// All that is sent is protected with this code.
     Fixed(Scheme),

@@ -46,7 +46,7 @@ impl DatagramFlow {
 pub(crate) struct Tolerance(u32);
 
 impl Tolerance {
-    /// Nothing may: streams.
+    /// No loss is tolerated: streams.
     pub(crate) const NONE: Self = Self(0);
     /// No protection: all may be lost.
     pub(crate) const ALL: Self = Self(u32::MAX);

@@ -33,7 +33,7 @@ pub(crate) struct Recovered<'a> {
 /// Owner of the decoder and the reports.
 pub(crate) struct Receiver {
     decoder: Decoder,
-    /// Recovered symbols that the sender may not have heard of.
+    /// Recovered symbols whose report the sender may not have received.
     recovered: RangeSet,
     repeats: u8,
     /// Times at which symbols were first missed, ascending; for the figures.
@@ -77,7 +77,7 @@ impl Receiver {
     /// A source symbol arrived in a packet.
     ///
     /// # Errors
-    /// When it contradicts what came before.
+    /// When it contradicts earlier symbols.
     pub(crate) fn on_source(&mut self, now: Instant, id: u64, content: &[u8]) -> Result<(), TransportError> {
         let next = self.decoder.next_id();
         let arrived = self.decoder.on_source(id, content);
@@ -90,7 +90,7 @@ impl Receiver {
     /// A REPAIR frame arrived in packet `pn`.
     ///
     /// # Errors
-    /// When it is impossible, or contradicts what came before.
+    /// When it is impossible, or contradicts earlier symbols.
     pub(crate) fn on_repair(&mut self, now: Instant, pn: u64, frame: &RepairFrame<'_>) -> Result<(), TransportError> {
         let repair = Repair { first: frame.first, count: frame.count, stride: frame.stride, row: frame.row };
         let malformed = |what| TransportError::new(Code::FRAME_ENCODING_ERROR, what).in_frame(frame_type::REPAIR);
@@ -195,7 +195,7 @@ impl Receiver {
         size_of::<Self>() + self.decoder.memory() + self.missed.capacity() * size_of::<(u64, Instant)>()
     }
 
-    /// Symbols from `next` up to `id`, itself not included, were sent before something that has arrived.
+    /// Records that symbols from `next` up to `id`, exclusive, were sent before an arrived packet.
     fn note_missed(&mut self, now: Instant, next: u64, id: u64) {
         if next >= id {
             return;

@@ -51,7 +51,7 @@ pub(crate) struct Sender {
     /// Time at which the last symbol left, while its end may have to be covered.
     last_at: Option<Instant>,
     last_packet_at: Option<Instant>,
-    /// Mean time between packets with data while there is something to send.
+    /// Mean time between packets with data while there is data to send.
     gap: Duration,
     /// Since when window or pacing have held data back without a break.
     held_since: Option<Instant>,
@@ -65,7 +65,7 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// `None` when the policy protects nothing, or the peer remembers too little for it.
+    /// `None` if the policy protects nothing, or the peer remembers too few symbols for it.
     pub(crate) fn new(policy: FecPolicy, window: u64) -> Option<Self> {
         let (scheme, controller) = match policy {
             FecPolicy::Off | FecPolicy::Receive => return None,
@@ -100,8 +100,8 @@ impl Sender {
         })
     }
 
-    /// The handshake is complete, and its packets took so long; `bytes` have left so far. Where the controller decides, the first
-    /// message is covered.
+    /// Starts after the handshake, with the times of its packets; `bytes` were sent. If the controller decides, the first message is
+    /// protected.
     pub(crate) fn start(&mut self, min_rtt: Option<Duration>, smoothed_rtt: Duration, bytes: u64) {
         let Some(ends) = &mut self.ends else { return };
         ends.active = min_rtt.is_some_and(|rtt| rtt >= LEAST_RTT);
@@ -128,7 +128,7 @@ impl Sender {
         self.on && self.ends.as_ref().is_none_or(|ends| !ends.active || ends.is_short())
     }
 
-    /// Returns whether content of which so much may stay lost is protected at the moment.
+    /// Returns whether content with this tolerance is protected at this time.
     #[inline]
     pub(crate) fn protects(&self, tolerance: Tolerance) -> bool {
         self.is_on() && (tolerance == Tolerance::NONE || tolerance.share() < self.estimate.loss())
@@ -150,13 +150,13 @@ impl Sender {
         self.schedule.is_due() || !self.extra.is_empty()
     }
 
-    /// Returns whether repair symbols wait that stand in for copies after a probe timeout.
+    /// Returns whether repair symbols wait that replace copies after a probe timeout.
     #[inline]
     pub(crate) fn has_probe(&self) -> bool {
         !self.extra.is_empty()
     }
 
-    /// Packets that may follow a lost one until what repairs it has been sent: so long a copy waits.
+    /// Packets that may follow a lost one until its repair has been sent: a retransmission waits for them.
     pub(crate) fn patience(&self) -> u64 {
         if self.covers_ends_only() {
             return ENDS_PATIENCE;
@@ -175,8 +175,8 @@ impl Sender {
         (self.gap * packets).min(self.smoothed_rtt / 4)
     }
 
-    /// Room for a symbol in a packet of which `remaining` bytes of `capacity` are left for frames, `pn_len` bytes being its
-    /// number. `None` when there is too little. `unsent` bytes of streams wait, and nothing else.
+    /// Room for a symbol in a packet of which `remaining` bytes of `capacity` are left for frames, with a packet number of `pn_len` bytes.
+    /// `None` if it is too little. `unsent` bytes of streams wait, and no other data.
     #[inline]
     pub(crate) fn room(
         &mut self,
@@ -236,7 +236,7 @@ impl Sender {
         self.last_at = Some(now);
     }
 
-    /// Window or pacing hold data back, or nothing waits.
+    /// Called when window or pacing limit the sender, or when no data waits.
     pub(crate) fn on_held(&mut self, now: Instant, held: bool) {
         self.held_since = if held { self.held_since.or(Some(now)) } else { None };
     }
@@ -246,7 +246,7 @@ impl Sender {
         self.message_ended = true;
     }
 
-    /// Takes the news that nothing is left to send. Returns whether repair symbols are due that cover the end of what was sent.
+    /// Called when no data is left to send. Returns whether repair symbols are due for the end of the sent data.
     pub(crate) fn flush(&mut self, now: Instant) -> bool {
         if let Some(ends) = &mut self.ends {
             ends.on_silence(now);
@@ -306,7 +306,7 @@ impl Sender {
         }
     }
 
-    /// A window begins with what the peer may lack and somebody still wants; what nobody does is not repaired.
+    /// Moves the start of a window to the first symbol that the peer may lack and that is still needed; others are not repaired.
     fn leave_out_done(&mut self, now: Instant, repair: &mut Repair) {
         let window = matches!(self.schedule.scheme(), Scheme::Window { .. }) || repair.count > 64;
         if repair.stride == 1 && window {
@@ -319,8 +319,8 @@ impl Sender {
         }
     }
 
-    /// Instead of copies of what is in flight: `count` repair symbols over all symbols that the peer may lack. False when there
-    /// are none.
+    /// Makes `count` repair symbols over all symbols that the peer may lack, instead of copies of packets in flight. Returns false without
+    /// such symbols.
     pub(crate) fn probe(&mut self, now: Instant, count: u8) -> bool {
         let (oldest, end) = (self.encoder.first_id().max(self.carriers.first()), self.encoder.next_id());
         let first = self.carriers.first_wanted(now, oldest.min(end), end);
@@ -348,7 +348,7 @@ impl Sender {
         self.estimate.on_lost(pn);
     }
 
-    /// The packets of the symbols that the peer says it has rebuilt, as far as they are remembered.
+    /// Passes the packets of symbols that the peer reports as rebuilt to `on`, as far as they are remembered.
     ///
     /// # Errors
     /// `Err(())` when it names a symbol that was never sent.
@@ -364,7 +364,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Looks at the path, after acknowledgements and losses: which code is worth its bytes.
+    /// Chooses the code for the state of the path, after acknowledgements and losses.
     pub(crate) fn review(&mut self, now: Instant, view: &View) {
         self.smoothed_rtt = view.smoothed_rtt;
         self.estimate.on_outcome(view.acked, view.lost);

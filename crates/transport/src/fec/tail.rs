@@ -10,13 +10,13 @@ use super::{controller::LEAST_LOSS, estimate::Estimate};
 
 /// Symbols of a message that is short; what continues for longer is not covered.
 const SHORT: u64 = 32;
-/// Packets after which a path that has lost less than [`LEAST_LOSS`] counts as one that loses nothing.
+/// Packets after which a path that has lost less than [`LEAST_LOSS`] counts as lossless.
 const SETTLED: f64 = 400.0;
-/// Packets after which the estimate says how many repair symbols an end needs.
+/// Packets after which the estimate determines the number of repair symbols of an end.
 const KNOWN: f64 = 200.0;
 /// Losses that are expected of a message below which one repair symbol does, and below which two do.
 const FEW_LOSSES: [f64; 2] = [0.1, 0.3];
-/// Symbols below which one repair symbol does, and below which two do, whatever is lost.
+/// Symbols below which one repair symbol suffices, and below which two suffice, whatever the loss.
 const FEW: [u64; 2] = [8, 14];
 /// Repair is at most 7 bytes of 50 that leave (14 %), so that other bytes pay 7 for 43. What symbols add to other packets comes on top.
 const REPAIR_PART: u64 = 7;
@@ -33,7 +33,7 @@ const SAVED: u64 = 3_000;
 /// Bytes of a packet beside its symbol, and of its IP and UDP headers.
 const HEADERS: u64 = 60;
 
-/// Owns the account of bytes that repair at the ends of messages may have: 14 % of what leaves.
+/// Owns the budget of repair at the ends of messages: 14 % of the sent bytes.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     /// Bytes of other packets times [`REPAIR_PART`], less bytes of repair times [`OTHER_PART`].
@@ -65,14 +65,14 @@ impl Budget {
 /// Owns the message in progress, and the account of its repair.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
-    /// Ends are covered at the moment, and nothing else is.
+    /// Set while only ends are protected.
     pub(super) active: bool,
     pub(super) budget: Budget,
     symbols: u64,
     longest: usize,
     /// Bytes of a symbol of the message at most.
     size: usize,
-    /// Time at which there was nothing more to send.
+    /// Time at which no data was left to send.
     silent_since: Option<Instant>,
 }
 
@@ -100,7 +100,7 @@ impl Ends {
         self.size
     }
 
-    /// Notes that nothing more is to be sent.
+    /// Records that no data is left to send.
     pub(super) fn on_silence(&mut self, now: Instant) {
         self.silent_since.get_or_insert(now);
     }
@@ -133,7 +133,7 @@ impl Ends {
     }
 }
 
-/// Returns whether the path is known to lose nothing.
+/// Returns whether the path is known as lossless.
 pub(super) fn loses_nothing(estimate: &Estimate) -> bool {
     estimate.seen() >= SETTLED && estimate.loss() < LEAST_LOSS
 }
@@ -144,7 +144,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A message of so many symbols that ends; the repair symbols that were paid for.
+    /// A message of this number of symbols that ends; returns the repair symbols within the budget.
     fn message(ends: &mut Ends, estimate: &Estimate, at: u64, symbols: u64, len: usize) -> u8 {
         ends.on_packet(Instant::from_millis(at), 10 * MS);
         (0..symbols).for_each(|_| ends.on_symbol(len));

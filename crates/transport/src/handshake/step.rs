@@ -63,7 +63,7 @@ pub(crate) struct Step {
 
 /// Result of a [`Step`], with the session.
 pub(crate) struct Done {
-    /// `None` when it could not even be started, or was lost on the way.
+    /// `None` if it could not even be started, or was lost.
     pub(super) session: Option<Box<dyn Session>>,
     /// The level whose bytes were read; `None` when none were.
     pub(super) read: Option<Level>,

@@ -167,7 +167,7 @@ pub struct Keys {
     early_labels: &'static Labels,
     limits: KeyLimits,
     initial: Option<Box<LevelKeys>>,
-    /// A server that went over to another version: for Initial packets of the client's first flight (RFC 9369 §4.1).
+    /// Initial keys of the client's first flight, at a server that changed the version (RFC 9369 §4.1).
     first_initial: Option<Box<DirectionKeys>>,
     zero_rtt: Option<Box<LevelKeys>>,
     handshake: Option<Box<LevelKeys>>,
@@ -211,8 +211,8 @@ impl Keys {
         self.labels = labels;
     }
 
-    /// Keeps what opens Initial packets, for [`open_first_initial`](Self::open_first_initial), until the level is discarded:
-    /// other Initial keys are about to be installed.
+    /// Keeps the present Initial keys for [`open_first_initial`](Self::open_first_initial) until the level is discarded, before other
+    /// Initial keys are installed.
     // RFC 9369 §4.1 MUST NOT-2: a server keeps them until a Handshake packet of the negotiated version has come
     pub fn keep_first_initial(&mut self) {
         self.first_initial = self.initial.as_mut().and_then(|keys| keys.remote.take()).map(Box::new);

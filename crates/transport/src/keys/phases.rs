@@ -85,7 +85,7 @@ pub(super) struct Phases {
     opening: Option<Opening>,
     /// The Key Phase bit of the current phase, in place.
     phase: u8,
-    /// Updates so far.
+    /// Number of updates.
     pub(super) generation: u64,
     /// The handshake is confirmed.
     pub(super) confirmed: bool,

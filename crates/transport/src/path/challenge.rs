@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use units::{Duration, Instant};
 
-/// Number of times a challenge is repeated before the path is given up by its timer; each repeat has fresh data.
+/// Number of challenges after which the path is abandoned by its timer; each has new data.
 const OUTSTANDING_LIMIT: usize = 4;
 /// Challenges of the peer on one path that wait for their answers. A peer needs one; beyond this the oldest is forgotten, so
 /// that a flood costs its sender the answers and not us memory.
@@ -28,7 +28,7 @@ pub(crate) struct Challenge {
     /// Data of the challenges sent, and whether each filled a datagram of full size.
     outstanding: Vec<([u8; 8], bool)>,
     to_send: Option<[u8; 8]>,
-    /// Time at which the path is given up.
+    /// Time at which the path is abandoned.
     deadline: Option<Instant>,
     /// Time at which the challenge is sent again.
     repeat: Option<(Instant, Duration)>,
@@ -86,7 +86,7 @@ impl Challenge {
         self.responses.pop_front()
     }
 
-    /// The data for a PATH_CHALLENGE frame, if one is due; `full_size` says whether its datagram has 1,200 bytes.
+    /// Data of a PATH_CHALLENGE frame, if one is due; `full_size`: its datagram has 1,200 bytes.
     pub(crate) fn take_challenge(&mut self, full_size: bool) -> Option<[u8; 8]> {
         let data = self.to_send.take()?;
         if self.outstanding.len() == OUTSTANDING_LIMIT {

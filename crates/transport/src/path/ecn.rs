@@ -6,7 +6,7 @@ const PATIENCE: u8 = 2;
 /// Owns the decision of one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EcnMarks {
-    /// Packets are marked; none of them was reported so far.
+    /// Packets are marked; none of them was reported.
     Testing { timeouts: u8 },
     /// The peer has reported marks that fit.
     Capable,

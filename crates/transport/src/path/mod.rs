@@ -42,7 +42,7 @@ pub(crate) struct Path {
     pub(crate) recovery: Recovery,
     /// Largest UDP payload that is sent on this path, in bytes.
     pub(crate) mtu: u16,
-    /// Looks for a larger one.
+    /// Search for a larger size.
     pub(crate) discovery: MtuDiscovery,
     /// ECN marking of sent packets.
     pub(crate) marks: EcnMarks,

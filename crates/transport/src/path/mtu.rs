@@ -14,7 +14,7 @@ use units::{Duration, Instant};
 pub(crate) const BASE: u16 = 1200;
 
 // RFC 8899 §3 REQUIRED-4: one that is lost may have been lost for another reason
-/// RFC 8899 §5.1.2 (MAX_PROBES): so many probes of a size are lost before the size counts as too large.
+/// RFC 8899 §5.1.2 (MAX_PROBES): lost probes of a size after which it counts as too large.
 const MAX_PROBES: u8 = 3;
 /// Differences below this are not worth a probe, in bytes.
 const GRANULARITY: u16 = 8;
@@ -30,7 +30,7 @@ enum Phase {
     Waiting,
     /// Tries `size`, of which `failures` probes were lost; `in_flight` while a probe is in progress.
     Searching { size: u16, failures: u8, in_flight: bool },
-    /// The largest size is found (or given up) until then.
+    /// The search has ended; the next one may begin at this time.
     Settled { until: Instant },
 }
 
@@ -68,8 +68,7 @@ impl MtuDiscovery {
 
     /// The size that was trusted may be what does not arrive. Returns the size in use from here on.
     ///
-    /// A probe asks for it whatever the traffic: an application whose datagrams fit what was configured has none to show
-    /// while they do not fit.
+    /// Probes for the size whatever the traffic: an application whose datagrams fit only the configured size has no full datagrams to send.
     pub(crate) fn distrust(&mut self) -> u16 {
         if self.current > BASE {
             self.try_size(self.current);
@@ -173,7 +172,7 @@ impl MtuDiscovery {
         self.current
     }
 
-    /// The next size to try, between what has arrived and what was ruled out.
+    /// Chooses the next size, between the largest that has arrived and the smallest that was ruled out.
     fn go_on(&mut self, now: Instant) {
         let left = self.high.saturating_sub(self.current);
         if left < GRANULARITY {

@@ -152,7 +152,7 @@ impl Paths {
         self.list.iter().map(|path| path.recovery.bytes_in_flight()).sum()
     }
 
-    /// Returns whether anything is in flight on any path.
+    /// Returns whether packets are in flight on any path.
     pub(crate) fn is_in_flight(&self) -> bool {
         self.list.iter().any(|path| path.recovery.bytes_in_flight() > 0)
     }
@@ -236,8 +236,8 @@ impl Paths {
         self.opened.into()
     }
 
-    /// The path that has to make room for another one: neither the one in use nor the last that was validated, rather one
-    /// on which nothing is in progress. `None` while there is room, and when there is no such path.
+    /// Path that is replaced by a new one: neither the active nor the last validated one, preferably one without activity. `None` while
+    /// there is room, and if there is no such path.
     pub(crate) fn replaceable(&self) -> Option<PathIndex> {
         if self.has_room() {
             return None;

@@ -2,8 +2,7 @@
 
 use wire::Side;
 
-/// RFC 9000 §17.4 MUST-1, MUST-3: at least one path in so many does not spin, so that those that shall not stand out
-/// do not.
+/// RFC 9000 §17.4 MUST-1, MUST-3: at least one path in this number does not spin, so that paths without the spin bit do not stand out.
 const SILENT_ONE_IN: u64 = 16;
 
 /// Owns the spin bit of one path.
@@ -20,7 +19,7 @@ impl Spin {
         Self { value: (wanted && !random.is_multiple_of(SILENT_ONE_IN)).then_some(false) }
     }
 
-    /// The packet with the highest number so far arrived, with this bit.
+    /// Processes the bit of the packet with the highest number.
     // RFC 9000 §17.4: a server returns what it saw, a client the opposite.
     #[inline]
     pub(crate) fn on_packet(&mut self, side: Side, bit: bool) {

@@ -16,7 +16,7 @@ pub(crate) struct Validated {
     pub(crate) address_is_news: bool,
     /// The path carries what QUIC needs, which was not known.
     pub(crate) path_is_news: bool,
-    /// A move to the path waited for its proof, which is there now.
+    /// Set if the connection moves to the path when it is validated.
     pub(crate) destined: bool,
     /// The challenge was small: another has to show what the path carries.
     pub(crate) is_partial: bool,
@@ -40,7 +40,7 @@ impl Paths {
         path.challenge.start(data, now, path.recovery.pto());
     }
 
-    /// The peer challenges this end on a path. Returns whether the path waits for a proof of its own.
+    /// Processes a PATH_CHALLENGE on a path. Returns whether the path itself needs validation.
     // RFC 9000 §8.2.2 MUST-1: a challenge is answered with its data
     // RFC 9000 §8.2.2 MUST-2: the answer goes along the path on which the challenge came
     // RFC 9000 §8.2.2 MUST NOT-1: the answer to a challenge does not wait, unless for congestion control
@@ -69,7 +69,8 @@ impl Paths {
         Some(Validated { path: index, address_is_news, path_is_news, destined, is_partial })
     }
 
-    /// Looks at the validation of a path: repeats its challenge with fresh `data` when that is due. `true` when its time has ended.
+    /// Processes the timer of a path's validation: repeats its challenge with new `data` when that is due. Returns `true` when its time has
+    /// ended.
     pub(crate) fn on_validation_timeout(
         &mut self,
         now: Instant,
@@ -87,7 +88,7 @@ impl Paths {
         false
     }
 
-    /// Gives up the validation of a path.
+    /// Ends the validation of a path without success.
     pub(crate) fn on_validation_failure(&mut self, path: PathIndex) -> Failure {
         let fallback = self.last_validated();
         if path != self.active_index() {
@@ -102,7 +103,7 @@ impl Paths {
         Failure::FellBack(fallback)
     }
 
-    /// Gives up a path that this client was to migrate to. `false` when it was not.
+    /// Abandons a path to which this client was to migrate. Returns `false` if it was not.
     pub(crate) fn abandon_move(&mut self, path: PathIndex) -> bool {
         let path = &mut self[path];
         let destined = std::mem::take(&mut path.destined);

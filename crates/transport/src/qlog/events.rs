@@ -299,7 +299,7 @@ impl Serialize for Marks {
 }
 
 impl UdpDatagrams {
-    /// The marks are left out where they are those of the last such event.
+    /// ECN marks are left out if they are those of the last such event.
     pub(super) fn new(datagrams: &DatagramsEvent, with_marks: bool) -> Self {
         let raw = Sizes(*datagrams);
         Self { count: datagrams.sizes().len(), raw, ecn: with_marks.then_some(Marks(*datagrams)) }
@@ -424,7 +424,7 @@ pub(super) struct PacketRecovered {
     pub(super) packet_number: u64,
 }
 
-/// Not of the draft: why nothing more leaves, from here on until it says otherwise.
+/// Limit of the sender until the next such event. Not in the draft.
 #[derive(Serialize)]
 pub(super) struct Limited {
     pub(super) by: &'static str,

@@ -18,9 +18,9 @@ pub(super) struct Records<W: Write> {
     /// Whole records that are not written yet.
     buffer: Vec<u8>,
     reference: Instant,
-    /// Times never go back in the file, whatever the caller's clock does.
+    /// Last time in the file. Times never decrease, whatever the caller's clock does.
     last: Instant,
-    /// The first error. Nothing is written after it.
+    /// First error, after which nothing is written.
     error: Option<io::Error>,
 }
 

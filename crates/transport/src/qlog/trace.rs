@@ -11,7 +11,7 @@ const SERIALIZATION_FORMAT: &str = "application/qlog+json-seq";
 pub(super) const EVENT_SCHEMA: &str = "urn:ietf:params:qlog:events:quic-13";
 /// Events of forward error correction, `fec:…` (docs/fec.md).
 pub(super) const FEC_SCHEMA: &str = "urn:tiderace:qlog:events:fec-1";
-/// `sender:limited`: what keeps this end from sending more (docs/edge.md).
+/// `sender:limited`: limit of the sender (docs/edge.md).
 pub(super) const SENDER_SCHEMA: &str = "urn:tiderace:qlog:events:sender-1";
 
 /// End of the connection that writes the trace.
@@ -82,7 +82,7 @@ struct VantagePoint {
 }
 
 impl<'a> FileHeader<'a> {
-    /// quic-events §1.1: the ID that the client addressed first is what both ends group by.
+    /// quic-events §1.1: both endpoints group by the ID that the client addressed first.
     pub(super) fn new(title: &'a str, vantage: Vantage, odcid: &'a [u8], wall_clock: Option<&'a str>) -> Self {
         Self {
             file_schema: FILE_SCHEMA,

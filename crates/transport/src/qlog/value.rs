@@ -56,7 +56,7 @@ pub(super) fn time(nanos: u64) -> f64 {
 pub(super) struct ErrorName(pub(super) u64);
 
 impl ErrorName {
-    /// The code itself, where the name does not say it.
+    /// Code, if the name does not contain it.
     pub(super) fn code_if_unknown(self) -> Option<u64> {
         Code(self.0).name().is_none().then_some(self.0)
     }

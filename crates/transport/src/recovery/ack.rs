@@ -44,7 +44,7 @@ pub struct AckOutcome {
     pub ecn_path: PathIndex,
 }
 
-/// Result of one acknowledgement or timeout for one path so far.
+/// Result of one acknowledgement or timeout for one path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Batch {
     prior_in_flight: u64,
@@ -141,7 +141,7 @@ impl Recovery {
         self.batch.rtt = Some(latest);
     }
 
-    /// Looks for signs of congestion, before the losses that the acknowledgement shows are judged.
+    /// Looks for signs of congestion, before the losses of the acknowledgement are classified.
     fn look_for_congestion(&mut self, now: Instant) {
         let Some(signs) = &mut self.discrimination else { return };
         if self.batch.rtt.is_some() {

@@ -8,7 +8,7 @@
 
 use units::Instant;
 
-/// Packets up to this size say nothing, in bytes of UDP payload (RFC 9000 §14.1).
+/// Size up to which packets are no evidence, in bytes of UDP payload (RFC 9000 §14.1).
 const BASE: u16 = 1200;
 /// Separate losses in a row that are a black hole …
 const EPISODES: u32 = 3;

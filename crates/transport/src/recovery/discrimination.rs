@@ -52,9 +52,9 @@ impl From<LossTolerance> for Probability {
 /// Cause of a loss, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// A queue is full, or filling, or there is more loss than anybody should pass over.
+    /// Queue that is full or filling, or more loss than may be ignored.
     Congestion,
-    /// Nothing points to congestion.
+    /// No sign of congestion.
     Random,
 }
 
@@ -62,7 +62,7 @@ pub enum Cause {
 const SPAN: f64 = 256.0;
 /// Samples of the RTT of which the smallest counts: jitter delays some packets, a queue all of them.
 const SAMPLES: usize = 4;
-/// Marks count for so many round trips.
+/// Round trips for which marks count.
 const MARK_ROUNDS: u32 = 4;
 /// The wait that counts as a queue: this share of the smallest RTT …
 const QUEUE_SHARE: u32 = 10;

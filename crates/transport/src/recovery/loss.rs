@@ -8,10 +8,10 @@ use super::{Fates, Paths, Recovery, SpaceId};
 use crate::congestion::LostPacket;
 use crate::sent::{EcnFeedback, Entry, Ledger, PathIndex, SentFrame, Verdict};
 
-/// RFC 9002 §7.6.1 RECOMMENDED-1: losses over so many probe timeouts are persistent congestion.
+/// RFC 9002 §7.6.1 RECOMMENDED-1: number of probe timeouts over which losses are persistent congestion.
 const PERSISTENT_CONGESTION_THRESHOLD: u32 = 3;
 
-/// A loss is remembered for so many probe timeouts, in case it turns out to be none.
+/// Number of probe timeouts for which a loss is remembered, in case it is spurious.
 const LATE_MEMORY_PTOS: u32 = 2;
 
 /// Threshold by which a packet was declared lost.
@@ -26,7 +26,7 @@ pub enum LossTrigger {
 /// Verdict on an outstanding packet.
 enum Judgement {
     Lost(LossTrigger),
-    /// Not lost so far, and none sent later on the same path is.
+    /// Neither this packet nor a later one on the same path is lost.
     Keep,
     /// Not waited for.
     Ignore,
@@ -104,8 +104,8 @@ impl Recovery {
         );
     }
 
-    /// Extends the run of losses without an acknowledgement in between, and sees whether it has become persistent
-    /// congestion. `unbroken_since` tells whether nothing after that packet number was acknowledged.
+    /// Extends the run of losses without an acknowledgement in between, and checks for persistent congestion. `unbroken_since` returns
+    /// whether nothing after that packet number was acknowledged.
     fn extend_run(&mut self, space: SpaceId, pn: u64, entry: &Entry, unbroken_since: impl Fn(u64) -> bool) {
         // RFC 9002 §7.6.2 MUST-1, SHOULD NOT-1: only ack-eliciting packets count, and only those sent after the first
         // RTT sample.

@@ -39,7 +39,7 @@ use crate::sent::{Ledger, PathIndex, SentFrame, SentPacket, Verdict};
 
 /// Map from paths to their recovery, for packets that name a path.
 pub trait Paths {
-    /// The path's recovery; `None` when the path is gone: its packets count as lost, and nobody is accountable.
+    /// Recovery of a path; `None` if the path was removed: its packets count as lost, and no path is charged.
     fn recovery(&mut self, path: PathIndex) -> Option<&mut Recovery>;
 
     /// One more than the highest index in use, at most 64.
@@ -131,9 +131,9 @@ struct PathSpace {
 pub enum Allowance {
     /// Number of bytes that may be sent.
     Bytes(u64),
-    /// Nothing: the congestion window is full. An acknowledgement or a loss will open it.
+    /// The congestion window is full, until an acknowledgement or a loss.
     WindowFull,
-    /// Nothing before this time.
+    /// Pacing permits the next packet at this time.
     PacedUntil(Instant),
 }
 
@@ -153,7 +153,7 @@ pub struct Recovery {
     pto_count: u32,
     /// The peer's, of 1-RTT packets.
     max_ack_delay: Duration,
-    /// Time at which something last happened from which the anti-deadlock timer counts.
+    /// Start of the anti-deadlock timer: time of the last event that restarts it.
     last_event_at: Instant,
     /// Until this much is delivered, acknowledgements come from a flight in which the window held data back.
     limited_until: u64,

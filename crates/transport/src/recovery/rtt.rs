@@ -8,7 +8,7 @@ pub const GRANULARITY: Duration = Duration::from_millis(1);
 /// The RTT that is assumed before the first sample (RFC 9002 §6.2.2 SHOULD-1).
 pub const INITIAL_RTT: Duration = Duration::from_millis(333);
 
-/// A sample that is so many times below the minimum shows that the estimates were never those of this path.
+/// Factor below the minimum at which a sample shows that the estimates were never those of this path.
 const RESTART_BELOW: u64 = 4;
 
 /// Owns the estimates of one path, as nanoseconds.
@@ -141,7 +141,7 @@ impl Rtt {
     }
 }
 
-/// A span in nanoseconds, at most twelve years: nothing that is computed from it can overflow.
+/// A duration in nanoseconds, at most twelve years, so that no computation from it can overflow.
 #[inline]
 fn nanos(span: Duration) -> u64 {
     const LIMIT: u64 = 12 * 366 * 86_400 * 1_000_000_000;

@@ -37,12 +37,12 @@ impl Progress {
 /// Reason of a deadline of recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// A packet has been missing for so long that it counts as lost: call [`super::on_loss_timer`].
+    /// Loss detection by time: call [`super::on_loss_timer`].
     LossTime,
     /// Ack-eliciting packets were not acknowledged in time: call [`Recovery::on_probe_timeout`] and send one or two
     /// ack-eliciting packets in the space.
     Probe,
-    /// As [`Reason::Probe`], with nothing in flight that could be probed for: the server may be unable to send until it hears from us.
+    /// Like [`Reason::Probe`], without packets in flight: the server may be blocked until it receives a packet.
     AntiDeadlock,
 }
 

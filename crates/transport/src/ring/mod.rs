@@ -24,7 +24,7 @@ pub use self::{
 
 /// Secrets of a ring at a time. More would only be old ones, each of which a stateless reset has to try.
 pub const MAX_KEYS: usize = 8;
-/// Bytes of a key's number in front of what it sealed.
+/// Bytes of a key's number in front of the data that it sealed.
 const ID_LEN: usize = 4;
 
 /// Purpose of a key of the ring.
@@ -288,8 +288,8 @@ fn reset_token(derived: &Derived, id: &ConnectionId) -> ResetToken {
     ResetToken(tag.as_ref()[..16].try_into().expect("HMAC-SHA256 has 32 bytes"))
 }
 
-/// The key that seals: of those that hold, the one that began last. A ring all of whose keys have ended, or are still to
-/// come, seals with its last one: to serve with an old key is better than not to serve.
+/// Key that seals: of the valid ones, the one that began last. A ring whose keys have all expired, or are not valid yet, seals with its
+/// last one, because serving with an old key is better than not serving.
 fn newest(ring: &[Derived], now: u64) -> &Derived {
     let holds = |d: &&Derived| d.key.from.is_none_or(|from| from <= now) && !d.key.is_over(now);
     ring.iter().filter(holds).max_by_key(|d| d.key.from).unwrap_or_else(|| ring.last().expect("a ring is never empty"))

@@ -30,8 +30,8 @@ pub enum Strike {
 pub trait StrikeRegister: Send + Sync {
     /// Notes `id`, to be remembered until `expires`. Times are Unix seconds.
     ///
-    /// A register that is elsewhere answers [`Strike::Pending`], and wakes `waker` when it has the answer. Who asks may have given
-    /// up by then. The thread that asks drives connections, so it should not be kept waiting.
+    /// An external register returns [`Strike::Pending`], and wakes `waker` when it has the answer. The caller may no longer wait for it.
+    /// The calling thread drives connections, so the call must not block.
     fn strike(&self, id: &StrikeId, now: u64, expires: u64, waker: &Waker) -> Strike;
 }
 

@@ -22,7 +22,7 @@ macro_rules! control_frames {
             /// The connection ID with this sequence number was issued.
             NewConnectionId(u64): identity.local_ids,
                 { sequence, retire_prior_to, cid, reset_token } => on_new_connection_id;
-            /// The peer's connection ID with this sequence number was given up.
+            /// Retired connection ID of the peer, by sequence number.
             RetireConnectionId(u64): identity.remote_ids, { sequence } => on_retire_connection_id;
             /// A PING that has to be sent again when lost (keep-alive, liveness); others are not recorded.
             Ping: sources.control.ping;

@@ -5,10 +5,10 @@ use wire::EcnCounts;
 /// ECN information of an acknowledgement about the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum EcnFeedback {
-    /// Nothing new: no marked packet was acknowledged, or the frame is older than another.
+    /// No news: no marked packet was acknowledged, or the frame is older than another.
     #[default]
     None,
-    /// The counts agree with what was sent; so many more packets met congestion.
+    /// The counts are consistent with the sent packets; this number of further packets met congestion.
     Valid {
         /// Newly reported ECN-CE marks.
         newly_ce: u64,

@@ -25,7 +25,7 @@ pub(crate) struct LatePacket {
     pub(crate) path: PathIndex,
     /// Acknowledged after all.
     resolved: bool,
-    /// The peer has what it carried, as far as that can be rebuilt.
+    /// Set if the peer has the content, as far as that can be rebuilt.
     recovered: bool,
 }
 
@@ -89,8 +89,8 @@ impl LateLosses {
         Some(frames_of(&self.frames, self.frames_start, packet.frames_start, packet.frames))
     }
 
-    /// Shows the packets from `first` to `last` that have not been acknowledged so far. `upper` packets are not above an
-    /// earlier, higher range; the result is the same for the next, lower range.
+    /// Passes the unacknowledged packets from `first` to `last` to the caller. `upper` packets are not above an earlier, higher range; the
+    /// result is the same for the next, lower range.
     #[inline]
     pub(super) fn acknowledge(
         &mut self,
@@ -114,7 +114,7 @@ impl LateLosses {
         upper
     }
 
-    /// Forgets what was lost before `before` and what is resolved.
+    /// Forgets packets lost before `before`, and resolved ones.
     #[inline]
     pub(super) fn expire(&mut self, before: Instant) {
         while self.packets.front().is_some_and(|packet| packet.resolved || packet.lost_at < before) {

@@ -182,7 +182,7 @@ impl Ledger {
             + self.late.memory()
     }
 
-    /// Bytes of the records in the ring: those without a verdict, and what came after them.
+    /// Bytes of the records in the ring: those without a fate, and those after them.
     #[inline]
     pub(crate) fn records(&self) -> usize {
         self.entries.len() * size_of::<Entry>() + self.frames.len() * size_of::<SentFrame>()
@@ -250,7 +250,7 @@ impl Ledger {
         self.outstanding.next_from(pn)
     }
 
-    /// Returns whether all packets in the ring went over one path.
+    /// Returns whether all packets in the ring were sent on one path.
     #[inline]
     pub(crate) fn is_one_path(&self) -> bool {
         self.one_path_from <= self.base
@@ -270,8 +270,7 @@ impl Ledger {
 
     /// Resolves what an acknowledgement of these ranges (descending) is news for.
     ///
-    /// Looks at each range once, and only down to the oldest packet whose fate is open: ranges that repeat what is known
-    /// are not even read.
+    /// Examines each range once, and only down to the oldest packet without a fate: repeated ranges are not even read.
     ///
     /// # Errors
     /// RFC 9000 §13.1 SHOULD-1: a packet that was never sent cannot be acknowledged.
@@ -334,7 +333,7 @@ impl Ledger {
         }
     }
 
-    /// Declares an outstanding packet lost, and remembers it for a while when `remember` says since when.
+    /// Declares an outstanding packet lost, and remembers it for a while from the time in `remember`.
     pub(crate) fn declare_lost(&mut self, pn: u64, remember: Option<Instant>, mut out: impl FnMut(SentFrame)) -> Entry {
         let index = self.index(pn);
         let entry = &mut self.entries[index];

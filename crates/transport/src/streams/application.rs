@@ -105,14 +105,14 @@ pub enum ResetAtError {
 /// Error of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// Nothing is there; [`StreamEvent::Readable`] follows.
+    /// No data; [`StreamEvent::Readable`] follows.
     #[error("no data is there yet")]
     Blocked,
-    /// The peer reset the stream, with this application error code. Said once, after the data that was to be delivered all
-    /// the same; other data is gone.
+    /// The peer reset the stream, with this application error code. Returned once, after the data below the reliable size; other data is
+    /// lost.
     #[error("the peer reset the stream (code {0})")]
     Reset(u64),
-    /// The application stopped the stream, or has been told its end.
+    /// The application stopped the stream, or has received its end.
     #[error("the stream was read to its end or stopped before")]
     Closed,
     /// No such stream, no receiving part, or both its parts have ended.

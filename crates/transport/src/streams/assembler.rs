@@ -23,7 +23,7 @@ const BLOCK: usize = 16 << 10;
 pub(super) const HOLES_MAX: usize = 8192;
 /// Pieces ahead of a hole that are not worth merging, per stream.
 const PIECES: usize = 256;
-/// Bytes that queues may keep when they are empty, those of all streams together: an application that reads at once needs them again soon.
+/// Bytes of capacity that empty queues of all streams may keep together: an application that reads at once needs them again soon.
 const QUEUES_KEPT: usize = 64 << 10;
 /// Memory of an entry of the map ahead of a hole, in bytes: nodes have eleven places, of which at least five are in use.
 const AHEAD: usize = (size_of::<Piece>() + size_of::<u64>()) * 11 / 5;
@@ -37,7 +37,7 @@ pub(super) struct Holdings {
     pub(super) holes: usize,
     /// Bytes not read yet.
     pub(super) bytes: u64,
-    /// Bytes that arrived and were given up before they were read.
+    /// Received bytes that were discarded before they were read.
     pub(super) thrown_away: u64,
     /// Bytes of the allocations of copies.
     copies: usize,
@@ -162,7 +162,7 @@ impl Piece {
         }
     }
 
-    /// Takes at most `max` bytes off the front; true when nothing is left.
+    /// Takes at most `max` bytes off the front; true if nothing is left.
     #[inline]
     fn take(&mut self, max: usize, held: &mut Holdings) -> (u64, Bytes, bool) {
         let offset = self.offset;
@@ -218,7 +218,7 @@ impl Piece {
         }
     }
 
-    /// Gives back what a piece that is not read any more takes.
+    /// Releases the memory of a piece that is not read any more.
     fn drop_unread(self, held: &mut Holdings) {
         held.bytes -= self.data.len() as u64;
         held.thrown_away += self.data.len() as u64;
@@ -367,7 +367,7 @@ impl Assembler {
         held.holes <= HOLES_MAX
     }
 
-    /// Puts the parts of `data` that are new into `ahead`.
+    /// Inserts the new parts of `data` into `ahead`.
     fn fill_gaps(&mut self, offset: u64, data: Bytes, held: &mut Holdings) {
         let end = offset + data.len() as u64;
         let mut from = offset;
@@ -405,7 +405,7 @@ impl Assembler {
         self.ahead = merged.into_iter().collect();
     }
 
-    /// The next bytes in order, at most `max` of them; those that were read out of order already are passed over.
+    /// Next bytes in order, at most `max`; bytes that were read out of order are skipped.
     #[inline]
     pub(super) fn read_ordered(&mut self, max: usize, held: &mut Holdings) -> Option<(u64, Bytes)> {
         let (offset, data, emptied) = self.ready.front_mut()?.take(max, held);
@@ -470,8 +470,8 @@ impl Assembler {
         *self = Self { prefix: self.prefix, read: self.read, ..Self::default() };
     }
 
-    /// Gives up what lies between `at` and `end`, beyond which nothing has been received: what was not read is thrown away.
-    /// Returns how many bytes in between were not read, received or not. The work follows what is thrown away.
+    /// Discards unread data between `at` and `end`, beyond which nothing was received. Returns how many bytes in between were not read,
+    /// received or not. The work is proportional to the discarded data.
     pub(super) fn truncate(&mut self, at: u64, end: u64, held: &mut Holdings) -> u64 {
         let thrown_away = held.thrown_away;
         let mut missing = end.saturating_sub(at.max(self.prefix));

@@ -10,19 +10,19 @@ const BULK: u64 = 16 << 10;
 
 /// Data that an end waits for on its streams, in the order of urgency.
 ///
-/// - A bidirectional stream of ours on which something was sent is a request. Its answer is awaited until the receiving part
-///   has all data up to the final size, was reset, or was stopped by the application.
-/// - On a stream that the peer began more is awaited when that is certain, because there is a hole or the final size is
-///   known and not reached, or while data comes in bulk: [`BULK`] bytes of the stream, and as many since the last pause.
-/// - Nothing is awaited that flow control keeps the peer from sending.
+/// - A bidirectional stream of this endpoint with sent data is a request. Its answer is awaited until the receiving part has all data up to
+///   the final size, was reset, or was stopped by the application.
+/// - On a stream opened by the peer more data is awaited if that is certain, because there is a hole or the final size is known and not
+///   reached; or while data arrives in bulk: [`BULK`] bytes of the stream, and as many since the last pause.
+/// - Data that flow control blocks is not awaited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Awaited {
     /// No data.
     #[default]
     Nothing,
-    /// More of what has begun to arrive.
+    /// More data of a stream that has begun to arrive.
     Rest,
-    /// An answer of which nothing has arrived.
+    /// An answer without any data.
     Answer,
 }
 

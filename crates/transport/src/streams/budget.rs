@@ -13,7 +13,7 @@ use super::{
     stream::Writing,
 };
 
-/// The least that a stream may hold, in bytes, whatever the others do.
+/// Number of bytes that each stream may always hold.
 const FLOOR: u64 = 1024;
 
 /// The send buffer of a connection.
@@ -27,7 +27,7 @@ pub(super) struct Budget {
     unsent: u64,
     /// Streams that hold bytes.
     holders: u64,
-    /// Streams that wait, or that were told and have not written all they wanted.
+    /// Streams that wait, or that were woken and have not finished writing.
     contenders: u64,
     waiting: Queue<WRITERS>,
     /// Bytes sent and bytes acknowledged since the waiting streams were looked at.
@@ -134,7 +134,7 @@ impl Budget {
         self.unsent = self.held;
     }
 
-    /// Tells a stream, whose data was released, when it waits and holds nothing any more.
+    /// Wakes a stream whose data was released, if it waits and holds nothing any more.
     #[inline]
     pub(super) fn wake_one(&mut self, slab: &mut Slab, slot: Slot, wake: impl FnOnce(&mut Slab, Slot)) {
         let stream = &mut slab[slot];
@@ -145,8 +145,8 @@ impl Budget {
         }
     }
 
-    /// Tells the streams that wait and can write a good part of their share, once an eighth of the limit has moved: a
-    /// writer that is told for every packet writes packets.
+    /// Wakes waiting streams that can write a good part of their share, once an eighth of the limit has moved: a writer that is woken for
+    /// every packet writes packets.
     #[inline]
     pub(super) fn wake(&mut self, slab: &mut Slab, wake: impl FnMut(&mut Slab, Slot)) {
         if !self.waiting.is_empty() && self.progress >= self.limit() / 8 {

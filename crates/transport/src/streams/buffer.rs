@@ -30,7 +30,7 @@ impl Data {
         }
     }
 
-    /// Keeps the first `len` bytes, and no memory of the others where these were the greater part.
+    /// Keeps the first `len` bytes, and frees the memory of the others if these were the greater part.
     fn shorten(&mut self, len: usize) {
         let slice = self.as_slice();
         if len <= slice.len() / 2 {
@@ -140,7 +140,7 @@ impl SendBuffer {
             .is_some_and(|chunk| chunk.start <= offset && offset - chunk.start < chunk.data.as_slice().len() as u64)
     }
 
-    /// Takes an acknowledgement of `start..end` and says how many of these bytes had none before.
+    /// Processes an acknowledgement of `start..end` and returns the number of newly acknowledged bytes.
     #[inline]
     pub(super) fn ack(&mut self, start: u64, end: u64) -> u64 {
         if start > self.acked {
@@ -203,8 +203,7 @@ impl SendBuffer {
         self.acked_ahead.first_gap(start, end)
     }
 
-    /// Throws away what lies at `at` and beyond; returns how many of these bytes were not acknowledged. Nothing is appended
-    /// afterwards.
+    /// Discards data at `at` and beyond; returns the number of unacknowledged bytes among it. Nothing is appended afterwards.
     pub(super) fn truncate(&mut self, at: u64) -> u64 {
         let at = at.max(self.acked);
         if at >= self.end {

@@ -19,7 +19,7 @@ pub(super) const STREAM_AHEAD: u64 = 8;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Clock {
     pub(super) now: Instant,
-    /// Zero until it is known; nothing is tuned before.
+    /// Zero until it is known, when tuning begins.
     pub(super) rtt: Duration,
 }
 
@@ -45,7 +45,7 @@ impl Credit {
         self.limit.saturating_sub(self.used)
     }
 
-    /// Takes a new limit; false when it changes nothing.
+    /// Sets a new limit; returns false if it changes nothing.
     pub(super) fn raise(&mut self, limit: u64) -> bool {
         // RFC 9000 §4.1 MUST-2: a MAX_DATA or MAX_STREAM_DATA frame that does not increase the limit is ignored.
         // RFC 9000 §13.3 MUST-2: frames that are out of date do no harm
@@ -54,7 +54,7 @@ impl Credit {
         raised
     }
 
-    /// Returns whether the peer has to be told that this limit blocks us: once per limit.
+    /// Returns whether to send a BLOCKED frame for this limit: once per limit.
     pub(super) fn report_blocked(&mut self) -> bool {
         let fresh = self.available() == 0 && self.blocked_at != Some(self.limit);
         if fresh {
@@ -63,7 +63,7 @@ impl Credit {
         fresh
     }
 
-    /// Forgets the limit and what was sent: the server has rejected early data, and all of it is sent again.
+    /// Forgets the limit and the sent bytes: the server has rejected early data, and all of it is sent again.
     pub(super) fn restart(&mut self) {
         *self = Self::default();
     }
@@ -72,16 +72,16 @@ impl Credit {
 /// Credit that we give the peer, for a stream or for the connection.
 #[derive(Debug)]
 pub(super) struct ReceiveWindow {
-    /// The limit the peer knows of, or at least was told.
+    /// Limit that the peer knows, or at least was sent.
     announced: u64,
     /// Bytes that the application has taken, or that were thrown away for it.
     consumed: u64,
-    /// Distance of the limit from what was consumed, in bytes.
+    /// Distance of the limit from the consumed bytes.
     window: u64,
     max: u64,
     /// Factor of the window over what is consumed in a round trip.
     ahead: u64,
-    /// Start of the running round trip, and what was consumed by then.
+    /// Start of the running round trip, and the bytes consumed by then.
     round: Instant,
     consumed_at_round: u64,
     /// The time of the last observation.
@@ -114,7 +114,7 @@ impl ReceiveWindow {
         self.consumed
     }
 
-    /// Distance of the limit from what was consumed, in bytes.
+    /// Distance of the limit from the consumed bytes.
     #[inline]
     pub(super) fn window(&self) -> u64 {
         self.window

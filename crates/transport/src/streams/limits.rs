@@ -24,7 +24,7 @@ impl LocalStreams {
         Some(index)
     }
 
-    /// Returns whether the peer has to be told that this limit blocks us: once per limit.
+    /// Returns whether to send a STREAMS_BLOCKED frame for this limit: once per limit.
     pub(super) fn report_blocked(&mut self) -> bool {
         self.wanted = true;
         let fresh = self.blocked_at != Some(self.max);
@@ -51,7 +51,7 @@ impl LocalStreams {
         (freed, available)
     }
 
-    /// Early data was refused: the limit is unknown, and the streams opened so far have to wait for it.
+    /// Resets after refused early data: the limit is unknown, and the opened streams wait for it.
     pub(super) fn restart(&mut self) {
         self.max = 0;
         self.blocked_at = None;
@@ -63,7 +63,7 @@ impl LocalStreams {
 pub(super) struct RemoteStreams {
     /// Number of streams that may be open at the same time.
     concurrent: u64,
-    /// The limit the peer was told.
+    /// Announced limit.
     announced: u64,
     /// Streams with an index below this are open or were.
     pub(super) opened: u64,
@@ -78,7 +78,7 @@ impl RemoteStreams {
         Self { concurrent, announced: concurrent, opened: 0, accepted: 0, closed: 0 }
     }
 
-    /// The limit the peer was told.
+    /// Announced limit.
     pub(super) fn limit(&self) -> u64 {
         self.announced
     }
@@ -97,7 +97,7 @@ impl RemoteStreams {
         self.closed += 1;
     }
 
-    /// Returns whether the peer should be told a new limit: when that at least doubles the number of streams it can open.
+    /// Returns whether to announce a new limit: if it at least doubles the number of streams that the peer can open.
     ///
     /// With all streams short that is when half of them were used up. With most of them open for long, it is earlier, so that
     /// the few that remain are never all used up while one is free.

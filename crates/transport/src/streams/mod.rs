@@ -90,10 +90,10 @@ pub struct StreamsConfig {
 }
 
 impl Default for StreamsConfig {
-    /// 256 KiB per stream and 512 KiB per connection is what any peer can make us hold before it has shown a round trip; with
-    /// what it costs beside the bytes, that is within the 1 MiB that a connection may hold (docs/limits.md). A sender that
-    /// starts with ten packets needs four round trips to have a quarter of 256 KiB in flight, from when on the window grows,
-    /// faster than slow start does. 32 MiB are more than twice what 400 Mbit/s at 250 ms have in flight (12.5 MB).
+    /// 256 KiB per stream and 512 KiB per connection are the amounts that any peer can make this endpoint hold before a round trip. With
+    /// overhead this is within the 1 MiB that a connection may hold (docs/limits.md). A sender that starts with ten packets needs four
+    /// round trips to have a quarter of 256 KiB in flight. From then on the window grows faster than slow start. 32 MiB are more than twice
+    /// the bytes in flight of 400 Mbit/s at 250 ms (12.5 MB).
     fn default() -> Self {
         Self {
             send_buffer: 4 << 20,
@@ -339,7 +339,7 @@ impl Streams {
         }
     }
 
-    /// Brings the lists in line with what the stream has to send. After every change of its sending part.
+    /// Updates the lists for the data that the stream has to send. Called after every change of its sending part.
     #[inline]
     fn refresh(&mut self, slot: Slot) {
         self.schedule.refresh(&mut self.slab, slot);
@@ -422,7 +422,7 @@ impl Streams {
         self.holdings.next_buffer(size, used);
     }
 
-    /// Bytes that received buffers may have beyond a quarter more than what is kept of them.
+    /// Sets the bytes by which receive buffers may exceed a quarter more than the data kept in them.
     pub(crate) fn set_slack(&mut self, bytes: u64) {
         self.holdings.set_slack(bytes);
     }
@@ -439,7 +439,7 @@ impl Streams {
         self.window.window()
     }
 
-    /// Copies what keeps received buffers in memory for little, when that is too much in all.
+    /// Copies data that pins much larger receive buffers, if this is too much in total.
     #[inline]
     pub(crate) fn compact_if_wasteful(&mut self) {
         if self.holdings.is_wasteful() {
@@ -447,7 +447,8 @@ impl Streams {
         }
     }
 
-    /// The work follows what it frees: at least the slack was wasted, by bytes that came and were read since it ran last.
+    /// The work is proportional to the freed memory: at least the slack was wasted, by bytes that arrived and were read since the last
+    /// call.
     #[cold]
     pub(crate) fn compact(&mut self) {
         for slot in self.slab.slots() {

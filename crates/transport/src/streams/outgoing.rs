@@ -45,8 +45,8 @@ impl Streams {
         self.write_frames_while(w, |_| true, record);
     }
 
-    /// As [`write_frames`](Self::write_frames), but the data at the end of the packet may be left out: then the packet has to be sealed
-    /// with [`tail`](Self::tail) before anything else happens to the streams.
+    /// Like [`write_frames`](Self::write_frames), but may leave out the data at the end of the packet: then the packet has to be sealed
+    /// with [`tail`](Self::tail) before any other call.
     #[inline]
     pub(crate) fn write_frames_but_tail(
         &mut self,
@@ -70,8 +70,8 @@ impl Streams {
         self.some_unprotected && next().is_some_and(|(slot, _)| self.slab[slot].unprotected)
     }
 
-    /// As [`write_frames`](Self::write_frames), up to the first stream that is not admitted: `admits` is told whether it may be
-    /// protected.
+    /// Like [`write_frames`](Self::write_frames), up to the first stream that is not admitted: the argument of `admits` is whether it may
+    /// be protected.
     #[inline]
     pub(crate) fn write_frames_while(
         &mut self,

@@ -46,7 +46,7 @@ impl RangeSet {
         }
     }
 
-    /// Adds a range and says how many of its bytes were not in the set before.
+    /// Adds a range and returns the number of its new bytes.
     pub(super) fn insert(&mut self, start: u64, end: u64) -> u64 {
         if start >= end {
             return 0;

@@ -22,7 +22,7 @@ enum Phase {
     Stopped {
         code: u64,
     },
-    /// "Reset Recvd", or on the way there: the application has to be told, after the data below the reliable size.
+    /// "Reset Recvd", or before it: the application learns of the reset after the data below the reliable size.
     Reset {
         code: u64,
         /// Zero after RESET_STREAM.
@@ -39,7 +39,7 @@ enum Phase {
 pub(super) struct Received {
     /// Bytes by which the stream's highest offset grew: credit of the connection that the peer used.
     pub(super) used: u64,
-    /// Bytes whose credit can be given back at once, because nobody will read them.
+    /// Bytes whose credit can be returned at once, because they will not be read.
     pub(super) discarded: u64,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct RecvPart {
     /// Offset behind the highest byte seen.
     highest: u64,
     final_size: Option<u64>,
-    /// The application waits to be told of the next data.
+    /// Set while the application waits for the next data.
     armed: bool,
     /// The application has read out of order: data behind a hole is news, too.
     unordered: bool,
@@ -95,7 +95,7 @@ impl RecvPart {
         self.highest
     }
 
-    /// Returns whether nothing of this part has to be remembered any more.
+    /// Returns whether no state of this part is needed any more.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Absent | Phase::Over)
@@ -269,8 +269,7 @@ impl RecvPart {
         }
     }
 
-    /// Gives up the data from `reliable` to `end`, behind which there is none; returns how much credit of the connection that
-    /// frees.
+    /// Discards the data from `reliable` to `end`, the last received byte; returns the credit of the connection that this frees.
     fn give_up(&mut self, reliable: u64, end: u64, held: &mut Holdings) -> u64 {
         if reliable == 0 {
             return self.discard(held);
@@ -313,7 +312,7 @@ impl RecvPart {
         }
     }
 
-    /// Returns whether the application should be told that it can read; at most once until it has read everything.
+    /// Returns whether to announce readable data to the application; at most once until it has read everything.
     #[inline]
     pub(super) fn announce(&mut self) -> bool {
         if !self.armed {

@@ -68,7 +68,7 @@ impl Schedule {
         Self { levels: std::array::from_fn(|_| level()), repair: 0, new: 0 }
     }
 
-    /// Returns whether any stream has something to send that needs no credit of the connection.
+    /// Returns whether any stream has data to send that needs no credit of the connection.
     #[inline]
     pub(super) fn has_repair(&self) -> bool {
         self.repair != 0
@@ -114,7 +114,7 @@ impl Schedule {
         }
     }
 
-    /// Brings a stream's places in the lists in line with what it has to send. After every change of its sending part.
+    /// Updates a stream's places in the lists for the data that it has to send. Called after every change of its sending part.
     #[inline]
     pub(super) fn refresh(&mut self, slab: &mut Slab, slot: Slot) {
         let stream = &slab[slot];
@@ -159,7 +159,7 @@ impl Schedule {
         self.levels.iter().map(|level| level.sequential.len() * 3 * size_of::<u64>()).sum()
     }
 
-    /// Takes a stream out of all lists, before its priority changes or it goes away.
+    /// Removes a stream from all lists, before its priority changes or it is removed.
     pub(super) fn remove(&mut self, slab: &mut Slab, slot: Slot) {
         self.place(slab, slot, false, false);
     }

@@ -16,9 +16,9 @@ enum Phase {
     /// The stream has no sending part.
     Absent,
     Open,
-    /// Data below the reliable size is delivered, and nothing behind it (draft-ietf-quic-reliable-stream-reset §5). The buffer
-    /// ends there, or where the peer has acknowledged more. The RESET_STREAM_AT frame leaves when that data was sent: then the
-    /// final size is the credit that the stream has used, and stays the same.
+    /// Only data below the reliable size is delivered (draft-ietf-quic-reliable-stream-reset §5). The buffer ends there, or at the last
+    /// acknowledged byte if that is higher. The RESET_STREAM_AT frame is sent after that data: the final size is then the credit that the
+    /// stream has used, and does not change.
     ResetAt {
         code: u64,
         reliable: u64,
@@ -73,7 +73,7 @@ pub(super) struct SendPart {
     held: u64,
     /// The peer asked to stop, with this code.
     stopped: Option<u64>,
-    /// The application knows that it cannot write any more: it ended the stream, or was told that the peer stopped it.
+    /// Set when the application knows that it cannot write any more: it ended the stream, or learned that the peer stopped it.
     settled: bool,
 }
 
@@ -100,7 +100,7 @@ impl SendPart {
         self.phase != Phase::Absent
     }
 
-    /// Returns whether nothing of this part has to be remembered any more.
+    /// Returns whether no state of this part is needed any more.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
         match self.phase {
@@ -110,7 +110,7 @@ impl SendPart {
         }
     }
 
-    /// Returns whether the peer has been sent anything of the stream.
+    /// Returns whether any data of the stream was sent.
     pub(super) fn has_sent(&self) -> bool {
         self.credit.used > 0 || matches!(self.fin, Fin::Sent | Fin::Acked) || self.phase == Phase::Over
     }
@@ -142,7 +142,7 @@ impl SendPart {
         }
     }
 
-    /// The code with which the peer asked to stop. Asking counts as the application being told.
+    /// Code of the peer's STOP_SENDING. The call counts as telling the application.
     pub(super) fn tell_stopped(&mut self) -> Option<u64> {
         self.settled |= self.stopped.is_some();
         self.stopped
@@ -164,7 +164,7 @@ impl SendPart {
         }
     }
 
-    /// Returns whether there is something to send that needs no credit of the connection: lost data, or the end alone.
+    /// Returns whether there is data to send that needs no credit of the connection: lost data, or the end alone.
     #[inline]
     pub(super) fn has_repair(&self) -> bool {
         self.is_open() && (!self.lost.is_empty() || self.fin == Fin::Due && self.credit.used == self.buffer.end())
@@ -176,13 +176,13 @@ impl SendPart {
         self.unsent() > 0 && self.credit.available() > 0
     }
 
-    /// Returns whether new data can continue being sent, with nothing else to send before it.
+    /// Returns whether only new data is to be sent, without retransmissions before it.
     #[inline]
     pub(super) fn goes_on(&self) -> bool {
         self.has_new() && self.lost.is_empty()
     }
 
-    /// Returns whether the peer has to be told that the stream's limit blocks us.
+    /// Returns whether to send a STREAM_DATA_BLOCKED frame for the stream's limit.
     #[inline]
     pub(super) fn report_blocked(&mut self) -> bool {
         self.unsent() > 0 && self.credit.report_blocked()
@@ -220,8 +220,8 @@ impl SendPart {
         true
     }
 
-    /// Ends the stream with the data below `reliable`, which is within [`reliable_limit`](Self::reliable_limit); false when that
-    /// changes nothing. Other data is gone, sent or not.
+    /// Ends the stream with the data below `reliable`, which is within [`reliable_limit`](Self::reliable_limit); returns false if that
+    /// changes nothing. Other data is lost, sent or not.
     pub(super) fn reset_at(&mut self, code: u64, reliable: u64) -> bool {
         let code = match self.phase {
             Phase::Open => code,
@@ -388,7 +388,7 @@ impl SendPart {
         self.end_if_acked()
     }
 
-    /// Takes a loss: what was not acknowledged otherwise goes out again, before new data.
+    /// Processes a loss: unacknowledged data is sent again, before new data.
     pub(super) fn on_lost(&mut self, offset: u64, len: u16, fin: bool) {
         // RFC 9000 §3.3 MUST NOT-1, MUST NOT-2: after RESET_STREAM no STREAM frame is sent any more.
         if !self.is_open() {
@@ -415,7 +415,7 @@ impl SendPart {
         awaited
     }
 
-    /// Nothing that was sent has been seen by the peer, and its limits are unknown again.
+    /// Resets the part: the peer has received none of the sent data, and its limits are unknown again.
     pub(super) fn restart(&mut self) {
         self.credit.restart();
         self.lost.clear();

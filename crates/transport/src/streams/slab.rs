@@ -123,13 +123,13 @@ impl Slab {
         self.by_id.shrink_to_fit();
     }
 
-    /// All live streams, in the order of their slots. For what happens once in the life of a connection.
+    /// All live streams, in the order of their slots. For rare events of a connection.
     pub(super) fn slots(&self) -> impl Iterator<Item = Slot> + use<> {
         let live: Vec<Slot> = (0..self.slots.len()).filter(|i| self.slots[*i].is_some()).map(|i| i as Slot).collect();
         live.into_iter()
     }
 
-    /// Bytes of heap in use for the slots and for what the streams hold to be sent, without the application's own data.
+    /// Bytes of heap in use for the slots and for sending, without the application's own data.
     pub(super) fn heap(&self) -> usize {
         self.table() + self.slots.iter().flatten().map(Stream::heap).sum::<usize>()
     }
@@ -214,7 +214,7 @@ impl<const L: usize> Queue<L> {
         stream.links[L].prev != DETACHED
     }
 
-    /// Appends a stream; one that is in the list already keeps its place.
+    /// Appends a stream; one in the list keeps its place.
     #[inline]
     pub(super) fn push_back(&mut self, slab: &mut Slab, slot: Slot) {
         if Self::contains(&slab[slot]) {
@@ -228,7 +228,7 @@ impl<const L: usize> Queue<L> {
         self.tail = slot;
     }
 
-    /// Takes a stream out; nothing happens when it is not in the list.
+    /// Removes a stream, if it is in the list.
     #[inline]
     pub(super) fn remove(&mut self, slab: &mut Slab, slot: Slot) {
         let Link { prev, next } = std::mem::replace(&mut slab[slot].links[L], Link::DETACHED);

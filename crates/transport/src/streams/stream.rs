@@ -20,9 +20,8 @@ pub struct Priority {
 impl Default for Priority {
     /// Urgency 3, incremental.
     ///
-    /// RFC 9218 gives HTTP requests that say nothing `incremental: false`. That rule suits messages, which are of use when
-    /// complete; a transport does not know whether a stream ever ends, and one without end would block all that were opened
-    /// after it. HTTP sets its own default.
+    /// RFC 9218 gives HTTP requests without a priority `incremental: false`. This suits messages, which are useful when complete. A
+    /// transport does not know whether a stream ever ends, and an endless one would block all later ones. HTTP sets its own default.
     fn default() -> Self {
         Self { urgency: 3, incremental: true }
     }
@@ -41,9 +40,9 @@ pub(super) mod pending {
 pub(super) enum Writing {
     /// The application does not wait.
     Free,
-    /// A write was refused or cut short; it will be told.
+    /// A write was refused or cut short; a wake-up follows.
     Waiting,
-    /// The application was told and has not written all it wanted yet.
+    /// The application was woken and has not finished writing.
     Woken,
 }
 
@@ -60,8 +59,8 @@ pub(super) struct Stream {
     /// The stream is scheduled for new data.
     pub(super) scheduled: bool,
     pub(super) writing: Writing,
-    /// Nothing of the stream may be sent: the application has not named it for early data, or it lies beyond the limit that
-    /// the peer set after refusing early data.
+    /// Set while the stream must not send: the application has not named it for early data, or it is beyond the limit that the peer set
+    /// after refusing early data.
     pub(super) held_back: bool,
     /// Forward error correction leaves its data out.
     pub(super) unprotected: bool,
@@ -83,7 +82,7 @@ impl Stream {
         }
     }
 
-    /// Bytes of heap in use beside the slot and what was received.
+    /// Bytes of heap in use beside the slot and received data.
     pub(super) fn heap(&self) -> usize {
         self.send.heap()
     }

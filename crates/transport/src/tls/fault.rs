@@ -46,7 +46,7 @@ pub enum CertificateFault {
     NotYetValid,
     /// Revoked certificate.
     Revoked,
-    /// Signature that does not verify: the issuer's, or the peer's proof that it has the key.
+    /// Invalid signature: the issuer's, or the peer's proof of its key.
     BadSignature,
     /// Any other fault, as far as the peer names it.
     Other,

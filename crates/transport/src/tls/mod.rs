@@ -87,8 +87,8 @@ pub enum TlsEvent {
     PeerParameters(Vec<u8>),
     /// A client resumes with early data: the server's parameters of the earlier connection (RFC 9000 §7.4.1).
     RememberedParameters(Vec<u8>),
-    /// A client that offered early data learned what became of it, or a server decided about a client's. On the client it
-    /// comes before [`TlsEvent::PeerParameters`].
+    /// Result of early data: at a client that offered it, or at a server that decided about it. At a client it precedes
+    /// [`TlsEvent::PeerParameters`].
     EarlyData {
         /// Early data was accepted. Otherwise everything sent in 0-RTT packets has to be sent again.
         accepted: bool,
@@ -224,7 +224,7 @@ pub trait Session: Send {
     /// The application protocol that was agreed.
     fn alpn(&self) -> Option<&[u8]>;
 
-    /// The server's name: the one the client asked for.
+    /// Server name requested by the client.
     fn server_name(&self) -> Option<&str>;
 
     /// The peer's certificates in DER, its own first; empty when there are none.
@@ -242,21 +242,19 @@ pub trait Session: Send {
     /// The cipher suite that was agreed.
     fn cipher_suite(&self) -> Option<CipherSuite>;
 
-    /// Tickets belong to a version of QUIC: those that the client offers to that of its first packet, those that the server
-    /// gives to the one that the connection has come to. A session starts with one version for both; it is told here when
-    /// they differ, a server's before its first byte.
+    /// Sets the versions of QUIC of tickets: offered ones are of the version of the client's first packet, issued ones of the negotiated
+    /// version. A session starts with one version for both; this is called if they differ, at a server before its first byte.
     // RFC 9369 §5 MUST NOT-1, MUST-1
     fn set_ticket_versions(&mut self, _: TicketVersions) {}
 
-    /// The random bytes of the ClientHello, by which key logs name the connection, once there is a secret; `None` from a
-    /// backend that does not tell.
+    /// Random bytes of the ClientHello, by which key logs name the connection, once there is a secret; `None` from a backend without it.
     fn client_random(&self) -> Option<[u8; 32]> {
         None
     }
 
-    /// Returns a smaller replacement for this session that answers all questions and does no more work; `None` when the session
-    /// is needed as it is. To be asked once the handshake is confirmed and no event is left; after an answer, the session
-    /// itself is not used any more.
+    /// Returns a smaller replacement for this session that answers all getters and does no more work; `None` if the session is needed
+    /// unchanged. Called once the handshake is confirmed and no event is left; after a replacement, the session itself is not used any
+    /// more.
     fn settle(&mut self) -> Option<Box<dyn Session>> {
         None
     }

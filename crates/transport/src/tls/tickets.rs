@@ -46,12 +46,11 @@ impl std::fmt::Debug for Ticket {
 
 /// Client's store of tickets. Called during handshakes, from any thread.
 pub trait TicketStore: Send + Sync + std::fmt::Debug {
-    /// Keeps a ticket of the server called `server_name`. How many a server gives is up to the server, so a store has a
-    /// bound.
+    /// Stores a ticket of the server called `server_name`. A server may issue any number, so a store is bounded.
     fn insert(&self, server_name: &str, ticket: Ticket);
 
-    /// A ticket to resume with. Each is given out once: who uses one twice can be recognised (RFC 8446 §C.4), and early
-    /// data with it would be refused.
+    /// Takes a ticket for resumption. Each is returned once: a client that uses one twice can be recognized (RFC 8446 §C.4), and early data
+    /// with it would be refused.
     fn take(&self, server_name: &str) -> Option<Ticket>;
 }
 

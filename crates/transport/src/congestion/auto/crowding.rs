@@ -4,7 +4,7 @@ use super::rounds::Round;
 
 /// Mean delay in targets from which on the queue counts as others'.
 const LONG: f64 = 2.0;
-/// The same while the window is below [`STARVED`] of what was last seen to be right: others take the room that is left.
+/// The same while the window is below [`STARVED`] of its last known good size: other flows take the remaining room.
 const LONG_WHEN_STARVED: f64 = 1.1;
 /// Share of the right window below which the flow is starved.
 const STARVED: f64 = 0.6;

@@ -38,7 +38,7 @@ const FAR: f64 = 1.5;
 const BEYOND: f64 = 1.03;
 /// Times that a flow goes back to that window before the cause is looked for again.
 const MOST_RETURNS: u32 = 3;
-/// Time for which a window that overflowed is not exceeded; doubles while the same one overflows again.
+/// Time for which a window that overflowed is not exceeded; doubles when the same window overflows again.
 const HOLDS: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(32));
 /// Time between two experiments on the cause of losses.
 const EXPERIMENT_BREAK: Duration = Duration::from_secs(5);
@@ -67,7 +67,7 @@ pub(super) enum Reaction {
     Compete(f64),
 }
 
-/// Owns the window of delay mode, its probes and what they have shown.
+/// Owns the window of delay mode, its probes and their results.
 #[derive(Clone, Debug)]
 pub(super) struct DelayMode {
     mtu: f64,

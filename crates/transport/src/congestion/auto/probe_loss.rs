@@ -12,9 +12,9 @@ const SHARE: f64 = 0.7;
 /// Bursts of losses after which a phase has seen enough, and packets that it sees at least.
 const BURSTS: u32 = 20;
 const PACKETS: f64 = 96.0;
-/// Packets that say enough in any case.
+/// Number of packets that suffices in any case.
 const MOST_PACKETS: f64 = 1500.0;
-/// Round trips after which a phase ends with what there is; the first one shows what was sent before.
+/// Round trips after which a phase ends with the data so far; the first one shows packets sent before.
 const MOST_ROUNDS: u32 = 30;
 /// Share of packets, and of the losses that raised the alarm, below which the loss has gone.
 const GONE: (f64, f64) = (0.005, 0.125);

@@ -5,7 +5,7 @@
 
 /// The largest share that is taken for random.
 const LARGEST_SHARE: f64 = 0.15;
-/// Packets of a batch: fewer say nothing about a share.
+/// Packets of a batch: fewer do not determine a share.
 const BATCH: u64 = 32;
 /// Weight of a batch in the share.
 const GAIN: f64 = 1.0 / 16.0;

@@ -43,7 +43,7 @@ pub(super) struct Rounds {
     span_since: Instant,
     /// Others keep the queue filled: the propagation delay cannot be seen, and is not forgotten.
     kept: bool,
-    /// The round trip ends with the first packet that was sent when so much had been delivered.
+    /// Delivered bytes that end the round trip: with the first packet that was sent after them.
     ends_at: u64,
     acked: u64,
     lost: u64,

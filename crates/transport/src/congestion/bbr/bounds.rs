@@ -13,7 +13,7 @@ pub(super) const UNBOUNDED: u64 = u64::MAX;
 /// The largest share of losses that is passed over, in tenths of a per cent: a profile takes no more either.
 const MOST_TOLERATED: u64 = 150;
 
-/// Owns the bounds and what they are made of.
+/// Owns the bounds and their inputs.
 #[derive(Clone, Debug)]
 pub(super) struct Bounds {
     /// bw_shortterm, bits per second.
@@ -97,7 +97,7 @@ impl Bounds {
         self.inflight_short = UNBOUNDED;
     }
 
-    /// LossLowerBounds: down to what was delivered, by no more than CUBIC would.
+    /// LossLowerBounds: down to the delivered amount, by at most the reduction of CUBIC.
     fn lower(&mut self, max_bw: u64, window: u64) {
         if self.bw_short == UNBOUNDED {
             self.bw_short = max_bw;
@@ -137,13 +137,13 @@ impl Bounds {
         self.tolerated = share.map_or(0, |share| (share * 1000.0) as u64).min(MOST_TOLERATED);
     }
 
-    /// Losses without a queue, and not too many of them, say nothing about rate and flight.
+    /// Returns whether losses are tolerated: few losses without a queue do not bound rate and flight.
     #[inline]
     pub(super) fn is_tolerant(&self) -> bool {
         self.tolerated > 0
     }
 
-    /// LossThresh in tenths of a per cent: what the draft has a flight bear comes on top of what is lost at random.
+    /// LossThresh in tenths of a per cent: the draft's threshold plus the share of random loss.
     #[inline]
     fn threshold(&self) -> u64 {
         10 * LOSS_THRESHOLD + self.tolerated
@@ -181,7 +181,7 @@ impl Bbr {
         self.bounds.loss_in_round = false;
     }
 
-    /// IsProbingBW: losses are what a probe asks for.
+    /// IsProbingBW: a probe expects losses.
     pub(super) fn probes(&self) -> bool {
         matches!(self.state, State::Startup | State::Refill | State::Up)
     }

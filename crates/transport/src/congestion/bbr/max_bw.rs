@@ -9,8 +9,7 @@ pub(super) struct MaxBandwidth {
 }
 
 impl MaxBandwidth {
-    /// Takes in a sample. One of a sender that had run out of data counts only when it is larger than what is known: it
-    /// shows what the path can do at least.
+    /// Adds a sample. A sample of an application-limited sender counts only if it is larger than the estimate: it is a lower bound.
     #[inline]
     pub(super) fn update(&mut self, rate: u64, app_limited: bool) {
         if rate > 0 && (!app_limited || rate >= self.get()) {

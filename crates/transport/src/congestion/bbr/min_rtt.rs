@@ -40,7 +40,7 @@ impl MinRtt {
         }
     }
 
-    /// No new minimum for so long that one has to be looked for.
+    /// Returns whether the minimum is so old that a new one has to be probed for.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.expired

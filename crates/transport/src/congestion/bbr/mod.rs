@@ -108,7 +108,7 @@ pub struct Bbr {
     dice: Dice,
     mtu: u64,
     initial_window: u64,
-    /// The window at the start was not configured: it follows the datagram size until something is acknowledged.
+    /// Set if the initial window was not configured: it follows the datagram size until the first acknowledgement.
     follows_mtu: bool,
 
     rounds: Rounds,
@@ -118,7 +118,7 @@ pub struct Bbr {
     full_pipe: FullPipe,
     bounds: Bounds,
     recovery: LossRecovery,
-    /// C.delivered, as last heard.
+    /// C.delivered, as of the last acknowledgement.
     delivered: u64,
 
     state: State,
@@ -231,7 +231,7 @@ impl Bbr {
         })
     }
 
-    /// Goes to another state. One acknowledgement may lead through several.
+    /// Changes the state. One acknowledgement may lead through several states.
     fn enter(&mut self, state: State, pacing_gain: u64, cwnd_gain: u64) {
         self.state = state;
         self.state_entries[state as usize] += 1;

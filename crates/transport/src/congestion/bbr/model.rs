@@ -24,7 +24,7 @@ pub(super) fn scaled(value: u64, percent: u64) -> u64 {
 }
 
 impl Bbr {
-    /// BDPMultiple: `gain` per cent of what the path holds at the rate `bw`.
+    /// BDPMultiple: `gain` per cent of the path's capacity at the rate `bw`.
     #[inline]
     pub(super) fn bdp(&self, bw: u64, gain: u64) -> u64 {
         match self.min_rtt.get() {

@@ -35,9 +35,9 @@ pub(super) struct Cycle {
     stamp: Instant,
     wait: Duration,
     rounds_since_probe: u64,
-    /// The samples that come in are those of a probe.
+    /// Set while samples are those of a probe.
     probe_sample: bool,
-    /// The last probe lost too much; the one now reaches for what was safe, and no further.
+    /// Set after a probe with too much loss: the next one reaches only to the known safe amount.
     too_high: bool,
     precautionary: bool,
     up_rounds: u32,
@@ -161,7 +161,7 @@ impl Bbr {
         due
     }
 
-    /// IsTimeToCruise: there is headroom, and no queue of ours.
+    /// IsTimeToCruise: there is headroom, and no queue of this flow.
     fn is_time_to_cruise(&self, sample: &Sample) -> bool {
         sample.in_flight <= self.with_headroom() && sample.in_flight <= self.target(self.max_bw.get())
     }

@@ -80,9 +80,9 @@ impl LossRecovery {
 impl Bbr {
     /// OnEnterFastRecovery: remembers what a spurious recovery would have destroyed.
     ///
-    /// The draft saves the state once per round with a loss. Its reaction to a probe that went too high begins a new round
-    /// in the middle of the losses it reacts to, and the next of them would save the reduced state; so the state is saved
-    /// where the prose asks for it: when a recovery begins.
+    /// The draft saves the state once per round with a loss. Its reaction to a probe that went too high begins a new round in the middle of
+    /// these losses, and the next loss would save the reduced state. So the state is saved at the start of a recovery, as the draft's prose
+    /// requires.
     pub(super) fn note_congestion(&mut self, now: Instant, sent_at: Instant, mark: bool) {
         let in_recovery = self.recovery.is_active();
         if self.recovery.begin(now, sent_at, mark) {
@@ -133,8 +133,8 @@ impl Bbr {
         self.recovery.saved.state = None;
     }
 
-    /// OnEnterRTO: nothing of a long flight arrived. QUIC has no retransmission timeout; persistent congestion (RFC 9002
-    /// §7.6) is what it establishes in the same case.
+    /// OnEnterRTO: no packet of a long flight arrived. QUIC has no retransmission timeout; persistent congestion (RFC 9002 §7.6) is its
+    /// equivalent.
     pub(super) fn on_persistent_congestion(&mut self, in_flight: u64) {
         self.save_window(true);
         self.window = in_flight + self.mtu;

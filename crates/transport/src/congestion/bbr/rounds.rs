@@ -11,7 +11,7 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
-    /// Takes in the newest packet of an acknowledgement: what had been delivered when it left, and what has been by now.
+    /// Processes the newest packet of an acknowledgement: bytes delivered at its departure, and bytes delivered at this time.
     #[inline]
     pub(super) fn on_acked(&mut self, prior_delivered: u64, delivered: u64) {
         self.started = prior_delivered >= self.ends_at;
@@ -33,15 +33,14 @@ impl Rounds {
         self.started
     }
 
-    /// Rounds so far.
+    /// Number of rounds.
     #[inline]
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 }
 
-/// The largest value of the last rounds: one slot for each round, so that nothing is approximated and an acknowledgement
-/// costs two comparisons.
+/// Largest value of the last rounds: one slot for each round, so the value is exact and an acknowledgement costs two comparisons.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RoundMax {
     slots: [u64; Self::ROUNDS],

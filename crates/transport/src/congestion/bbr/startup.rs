@@ -21,7 +21,7 @@ impl Startup {
         self.last_lost = Some(pn);
     }
 
-    /// Marks of congestion count like so many losses.
+    /// Counts ECN-CE marks as losses.
     pub(super) fn on_marked(&mut self, packets: u64) {
         self.ranges = self.ranges.saturating_add(u32::try_from(packets).unwrap_or(u32::MAX));
     }

@@ -26,7 +26,7 @@ const CWND_GAIN: u64 = 200;
 const CYCLE: [u64; 8] = [125, 75, 100, 100, 100, 100, 100, 100];
 /// Rounds over which the bandwidth is remembered.
 const BANDWIDTH_ROUNDS: u64 = 10;
-/// A minimum RTT holds for this long; then ProbeRTT looks for a new one.
+/// Lifetime of a minimum RTT, after which ProbeRTT measures it again.
 const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(10);
 const PROBE_RTT_DURATION: Duration = Duration::from_millis(200);
 /// The largest burst.
@@ -40,10 +40,9 @@ enum State {
     ProbeRtt,
 }
 
-/// Loss recovery: in its first round what leaves is what was delivered, afterwards the window grows again, and it lasts
-/// until a flight has left and arrived without a loss. Ending it after one round, as RFC 9002 §7.3.2 does for controllers
-/// that reduce once per round, would begin another with the next loss, and each would take its losses from the flight
-/// without ever growing it back.
+/// Loss recovery. In its first round the sender sends as much as was delivered; afterwards the window grows again. It lasts until a flight
+/// is sent and arrives without a loss. If it ended after one round, as RFC 9002 §7.3.2 does for controllers that reduce once per round, the
+/// next loss would begin another one, and each would reduce the flight by its losses without ever restoring it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Recovery {
     started_at: Instant,
@@ -62,7 +61,7 @@ pub struct BbrV1 {
     dice: Dice,
     mtu: u64,
     initial_window: u64,
-    /// The window at the start was not configured: it follows the datagram size until something is acknowledged.
+    /// Set if the initial window was not configured: it follows the datagram size until the first acknowledgement.
     follows_mtu: bool,
     rounds: Rounds,
     max_bw: RoundMax,
@@ -74,8 +73,8 @@ pub struct BbrV1 {
     phase_since: Instant,
     probe_rtt_done_at: Option<Instant>,
     probe_rtt_round_done: bool,
-    /// Range of the delivered bytes, first and last, in which ProbeRTT held packets back: packets sent meanwhile show nothing
-    /// of the bandwidth.
+    /// Range of the delivered bytes, first and last, in which ProbeRTT limited the sender: packets of this range show nothing about the
+    /// bandwidth.
     quiet: (u64, u64),
     idle_restart: bool,
     recovery: Option<Recovery>,
@@ -148,7 +147,7 @@ impl BbrV1 {
         self.bdp(gain) + 3 * self.quantum
     }
 
-    /// A packet that left while ProbeRTT held it back, or while there was nothing to send, lowers nothing.
+    /// Returns whether a packet was sent while ProbeRTT or a lack of data limited the sender: it does not lower the estimate.
     fn hides_bandwidth(&self, prior_delivered: u64) -> bool {
         prior_delivered >= self.quiet.0 && prior_delivered <= self.quiet.1
     }

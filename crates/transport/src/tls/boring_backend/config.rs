@@ -347,7 +347,7 @@ fn names(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The first protocol of ours that the client offers, as it stands in the client's list.
+/// First local protocol that the client offers, as a slice of the client's list.
 fn choose<'a>(ours: &[u8], offered: &'a [u8]) -> Option<&'a [u8]> {
     names(ours).find_map(|name| names(offered).find(|offer| *offer == name))
 }

@@ -8,8 +8,8 @@ const SEQUENCE: u8 = 0x30;
 const INTEGER: u8 = 2;
 const OCTET_STRING: u8 = 4;
 
-/// A key in PKCS #8 as of RFC 5208: BoringSSL does not read the newer form of RFC 5958, which has the public key beside the
-/// private one. Other keys stay as they are.
+/// A key in PKCS #8 of RFC 5208: BoringSSL does not read the newer form of RFC 5958, which has the public key beside the private one. Other
+/// keys are not changed.
 pub(super) fn readable(der: &[u8]) -> Cow<'_, [u8]> {
     without_public_key(der).ok().flatten().map_or(Cow::Borrowed(der), Cow::Owned)
 }

@@ -23,7 +23,7 @@ use crate::{
     tls::{Direction, Level},
 };
 
-/// Room for a sealed session beside the session; the callback that seals puts a name of 16 bytes there.
+/// Room for a sealed session beside the session; the callback that seals writes a name of 16 bytes there.
 const TICKET_OVERHEAD: usize = 16;
 /// Context that BoringSSL binds a server's early data to. It is constant: [`Tickets`](crate::tls::rustls_backend::Tickets)
 /// compares the parameters that early data depends on.
@@ -32,8 +32,8 @@ const EARLY_DATA_CONTEXT: &[u8] = b"tiderace";
 static INDEX: LazyLock<Option<Index<Ssl, Shared>>> = LazyLock::new(|| Ssl::new_ex_index().ok());
 
 thread_local! {
-    /// The time for the session that is inside the library on this thread, in Unix seconds: the library passes its callback
-    /// nothing by which a session could be found.
+    /// Time for the session that is inside the library on this thread, in Unix seconds: the library passes its callback nothing that
+    /// identifies a session.
     static NOW: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -89,7 +89,7 @@ pub(super) fn set_accepted_signatures(context: &mut SslContextBuilder, schemes: 
     unsafe { ffi::SSL_CTX_set_verify_algorithm_prefs(context.as_ptr(), schemes.as_ptr(), schemes.len()) == 1 }
 }
 
-/// Hangs the state on a session and gives it its side, the transport parameters and the say about early data.
+/// Attaches the state to a session and sets its side, the transport parameters and the use of early data.
 pub(super) fn prepare(ssl: &mut Ssl, state: State, parameters: &[u8], early_data: bool) -> bool {
     let Some(index) = *INDEX else { return false };
     let client = state.side == wire::Side::Client;
@@ -133,7 +133,7 @@ pub(super) fn provide(ssl: &mut Ssl, level: Level, data: &[u8]) -> Result<(), Er
     }
 }
 
-/// Works on what was provided, as far as it goes, at this time (Unix seconds).
+/// Processes the provided bytes, as far as possible, at this time (Unix seconds).
 pub(super) fn handshake(ssl: &mut Ssl, now: u64) -> Outcome {
     NOW.set(now);
     loop {
@@ -166,7 +166,7 @@ pub(super) fn forget_early_data(ssl: &mut Ssl) {
     unsafe { ffi::SSL_reset_early_data_reject(ssl.as_ptr()) }
 }
 
-/// Works on what came after the handshake.
+/// Processes bytes after the handshake.
 pub(super) fn post_handshake(ssl: &mut Ssl, now: u64) -> Result<(), ErrorStack> {
     NOW.set(now);
     // SAFETY: see the top.
@@ -200,7 +200,7 @@ pub(super) fn suite(ssl: &SslRef) -> Option<CipherSuite> {
     CipherSuite::from_number(ssl.current_cipher()?.protocol_id())
 }
 
-/// Tells the state what the library knows of the peer.
+/// Copies the library's knowledge of the peer to the state.
 fn progress(ssl: &SslRef) {
     let Some(shared) = shared(ssl) else { return };
     let (mut parameters, mut len) = (std::ptr::null(), 0);
@@ -271,7 +271,7 @@ unsafe fn call_back<R>(ssl: *mut ffi::SSL, with: impl FnOnce(&mut State) -> R) -
     Some(with(&mut shared(ssl)?.lock()))
 }
 
-/// Puts `data` where the library wants it; `None` when it has no room.
+/// Writes `data` into the library's buffer; `None` without room.
 ///
 /// # Safety
 ///

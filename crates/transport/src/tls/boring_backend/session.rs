@@ -31,12 +31,12 @@ const CERTIFICATE_REQUEST: u8 = 13;
 /// Reasons of the library for bytes that are left over when the keys change.
 const LEFT_OVER: [&str; 2] = ["BUFFERED_MESSAGES_ON_CIPHER_CHANGE", "EXCESS_HANDSHAKE_DATA"];
 
-/// A session, and what has to be decided around the library.
+/// A session, and the decisions around the library.
 pub(super) struct BoringSession {
     ssl: Ssl,
     side: Side,
     clock: Arc<dyn TimeProvider>,
-    /// The name that a client asks for; a server's comes from the library.
+    /// Server name requested by a client; a server's comes from the library.
     server_name: Option<String>,
     /// The peer's certificates in DER, once the handshake is complete.
     certificates: Vec<Vec<u8>>,
@@ -133,7 +133,7 @@ impl BoringSession {
         library::provide(&mut self.ssl, level, data).map_err(|reasons| self.fail(&reasons))
     }
 
-    /// Lets the library work on what it has.
+    /// Runs the library on the available bytes.
     fn advance(&mut self) -> Result<Progress, TlsError> {
         let now = now(&*self.clock)?;
         let progress = loop {
@@ -164,7 +164,7 @@ impl BoringSession {
         Ok(self.note(progress))
     }
 
-    /// A server tells what became of early data, once the library has decided, too.
+    /// Reports the result of early data at a server, once the library has decided.
     fn settle_early_data(&mut self) {
         let Some(let_through) = self.verdict_due.take() else { return };
         let accepted = self.with_state(|state| {
@@ -214,7 +214,7 @@ impl BoringSession {
     }
 }
 
-/// Cause that the library knows more of than its alert says.
+/// Cause with more detail than the library's alert.
 fn fault(seen: X509VerifyError) -> CertificateFault {
     match seen {
         X509VerifyError::UNABLE_TO_GET_ISSUER_CERT

@@ -20,8 +20,7 @@ use crate::{
     },
 };
 
-/// Hangs on the library's session, where its callbacks find it. The lock is never waited for: who calls the library lets it go
-/// first.
+/// State attached to the library's session, for its callbacks. The lock is never contended: a caller of the library releases it first.
 pub(super) struct Shared(Mutex<State>);
 
 impl Shared {
@@ -41,7 +40,7 @@ pub(super) struct State {
     pub(super) early_data: EarlyData,
     /// The alert that the library wants to be sent.
     pub(super) alert: Option<u8>,
-    /// The peer's parameters, once they were told.
+    /// The peer's parameters, once known.
     pub(super) peer_parameters: Option<Vec<u8>>,
     pub(super) ticket_versions: TicketVersions,
     /// Client: where tickets go, and for which server they are.
@@ -51,7 +50,7 @@ pub(super) struct State {
     /// Server: its tickets, and its own transport parameters, which they remember.
     pub(super) tickets: Option<Arc<Tickets>>,
     pub(super) parameters: Vec<u8>,
-    /// Server: sessions in tickets that have not left, each with the name that stands for it.
+    /// Server: sessions of unsent tickets, each with its placeholder name.
     pub(super) sessions: Vec<(Vec<u8>, Vec<u8>)>,
     /// Server: the key, if it is elsewhere, and the signature that is awaited.
     pub(super) signer: Option<Arc<dyn Signer>>,
@@ -142,7 +141,7 @@ impl State {
         }
     }
 
-    /// A server's session, for a ticket: the name that stands for it until it is sealed. `None` gives no ticket.
+    /// Stores a server's session for a ticket, and returns its placeholder name until it is sealed. `None` gives no ticket.
     pub(super) fn name_session(&mut self, session: &[u8]) -> Option<[u8; 16]> {
         if self.tickets.is_none() || session.len() > MAX_SESSION {
             return None;
@@ -158,7 +157,7 @@ impl State {
         self.tickets.as_ref()?.find(self.ticket_versions.offered, ticket)
     }
 
-    /// Begins a signature, or asks for the one that is on its way.
+    /// Begins a signature, or polls the pending one.
     pub(super) fn sign(&mut self, scheme: u16, message: &[u8]) -> Option<Result<Vec<u8>, String>> {
         let Some(signer) = &self.signer else { return Some(Err("there is no key".to_owned())) };
         self.signature = Some(signer.sign(scheme, message));

@@ -5,10 +5,10 @@ use wire::Reader;
 /// Begins every ticket of this backend, in this form.
 const MAGIC: [u8; 5] = *b"bssl\x01";
 
-/// Session that a client resumes, with what RFC 9000 §7.4.1 makes it remember.
+/// Session that a client resumes, with the remembered parameters of RFC 9000 §7.4.1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Remembered {
-    /// QUIC version of the connection that the ticket came with.
+    /// QUIC version of the ticket's connection.
     pub(super) version: u32,
     /// The server's transport parameters of then (RFC 9000 §7.4.1).
     pub(super) parameters: Vec<u8>,
@@ -27,7 +27,7 @@ impl Remembered {
         Some(out)
     }
 
-    /// `None` when the bytes are of something else.
+    /// `None` if the bytes are no ticket.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut r = Reader::new(bytes.strip_prefix(&MAGIC)?);
         let version = u32::from_be_bytes(r.bytes(4).ok()?.try_into().ok()?);

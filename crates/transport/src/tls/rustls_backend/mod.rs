@@ -46,14 +46,14 @@ fn quic_version(version: u32) -> Result<Version, TlsError> {
 struct RustlsSession {
     connection: Connection,
     side: Side,
-    /// The name that a client asks for; a server's comes from rustls.
+    /// Server name requested by a client; a server's comes from rustls.
     server_name: Option<String>,
     secrets: Secrets,
     events: VecDeque<TlsEvent>,
     write_level: Level,
     read_level: Level,
     early_data: EarlyData,
-    /// A client resumes, and rustls shows the parameters of the earlier connection until it has those of this one.
+    /// Set if a client resumes, and rustls returns the parameters of the earlier connection until it has those of this one.
     remembers_parameters: bool,
     told_parameters: bool,
     /// Server: how its tickets are sealed.
@@ -63,7 +63,7 @@ struct RustlsSession {
     /// Server: what the ClientHello has to pass.
     gate: Option<Gate>,
     complete: bool,
-    /// A client's, for what follows the handshake.
+    /// Check of tickets at a client, after the handshake.
     ticket_check: TicketCheck,
     failed: bool,
 }
@@ -147,7 +147,7 @@ impl RustlsSession {
         }
     }
 
-    /// Turns what rustls has to say into events.
+    /// Converts rustls' results into events.
     fn collect(&mut self) {
         self.collect_early_data();
         self.collect_parameters();
@@ -287,7 +287,7 @@ impl RustlsSession {
     }
 }
 
-/// Cause that rustls knows more of than its alert says.
+/// Cause with more detail than rustls' alert.
 fn fault(error: &rustls::Error) -> Option<HandshakeFault> {
     use rustls::CertificateError as Seen;
     Some(HandshakeFault::Certificate(match error {

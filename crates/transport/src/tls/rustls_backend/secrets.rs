@@ -35,7 +35,7 @@ thread_local! {
 }
 
 impl Secrets {
-    /// Runs `inside`, which calls rustls, and keeps the secrets that it derives.
+    /// Runs `inside`, which calls rustls, and captures the secrets that it derives.
     pub(super) fn capture<T>(&mut self, inside: impl FnOnce() -> T) -> T {
         /// Empties the slot even when `inside` panics, so that no secret is left for another session to find.
         struct Occupied;
@@ -82,7 +82,7 @@ impl Secrets {
     }
 }
 
-/// The key log that every configuration carries. It also passes secrets on to the key log that the user asked for.
+/// Key log of every configuration. It also passes secrets to the user's key log.
 #[derive(Debug)]
 pub(super) struct Capture {
     pub(super) user: Arc<dyn KeyLog>,

@@ -19,7 +19,7 @@ pub(super) struct Settled {
 }
 
 impl Settled {
-    /// Takes out of a session what can still be asked of it; `None` when it has something left to do.
+    /// Extracts the remaining results of a session; `None` if it has work left.
     pub(super) fn new(session: &mut RustlsSession) -> Option<Self> {
         let over = session.complete && !session.failed && session.events.is_empty();
         if !over || !matches!(session.connection, Connection::Server(_)) {

@@ -21,7 +21,7 @@ pub(in crate::tls) struct TicketCheck {
 }
 
 impl TicketCheck {
-    /// Takes in what follows the handshake; `false` when a ticket in it names a size that must not be.
+    /// Processes messages after the handshake; returns `false` if a ticket has an invalid early data size.
     // RFC 9001 §4.6.1 MUST-1: any size of early data other than 0xffffffff is PROTOCOL_VIOLATION
     pub(in crate::tls) fn read(&mut self, bytes: &[u8]) -> bool {
         self.pending.extend_from_slice(bytes);

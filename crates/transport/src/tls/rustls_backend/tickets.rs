@@ -64,7 +64,7 @@ fn limits(parameters: &[u8]) -> Limits {
     ]
 }
 
-/// Returns whether a client that goes by the limits `then` could exceed those of `now`.
+/// Returns whether a client that uses the limits `then` could exceed those of `now`.
 fn are_reduced(then: &Limits, now: &Limits) -> bool {
     let flags = |limits: &Limits| limits[LIMITS - 1];
     then.iter().zip(now).any(|(then, now)| now < then) || flags(then) & !flags(now) != 0
@@ -215,8 +215,8 @@ impl Tickets {
         Some(self.clock.current_time()?.as_secs())
     }
 
-    /// Puts the sealed session in the place of its name, in every NewSessionTicket message of `data`. `parameters` are
-    /// those of this end.
+    /// Replaces the name of the session by the sealed session, in every NewSessionTicket message of `data`. `parameters` are those of this
+    /// endpoint.
     pub(in crate::tls) fn seal_all(
         &self,
         data: Vec<u8>,
