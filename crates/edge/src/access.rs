@@ -19,7 +19,7 @@ const TOKEN_MIN: usize = 16;
 pub(crate) enum Access {
     /// Access for all clients.
     Open,
-    /// Owners of tokens, by the digest of their token. The time of a look-up by digest reveals nothing about tokens.
+    /// Owners of tokens, by the digest of their token. The duration of a look-up by digest reveals nothing about tokens.
     Tokens(HashMap<[u8; 32], Arc<str>>),
 }
 
@@ -76,7 +76,7 @@ fn digest_of(token: &[u8]) -> [u8; 32] {
 /// Reads a file of tokens.
 ///
 /// # Errors
-/// When it cannot be read, everybody may read it, or a line is not as it should be. No message has a token in it.
+/// When it cannot be read, all users may read it, or a line is malformed. No message contains a token.
 pub(crate) fn read(path: &Path) -> Result<HashMap<[u8; 32], Arc<str>>, TokensError> {
     let unreadable = |source| TokensError::Unreadable { path: path.to_owned(), source };
     let mode = std::fs::metadata(path).map_err(unreadable)?.permissions().mode();

@@ -18,12 +18,12 @@ impl Activity {
         Self { begun: Instant::now(), last: AtomicU64::new(0) }
     }
 
-    /// Notes that something was carried.
+    /// Records activity.
     pub(crate) fn note(&self) {
         self.last.store(u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Waits until nothing was carried for `timeout`.
+    /// Waits until there was no activity for `timeout`.
     pub(crate) async fn over(&self, timeout: Duration) {
         loop {
             let until = self.begun + Duration::from_millis(self.last.load(Ordering::Relaxed)) + timeout;

@@ -19,7 +19,7 @@ pub(crate) struct Admission {
     by_address: Mutex<HashMap<u128, usize>>,
 }
 
-/// A place among the connections, given back when dropped.
+/// A place among the connections, released when dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     admission: Arc<Admission>,
@@ -34,7 +34,7 @@ pub(crate) enum Refusal {
     Address,
 }
 
-/// A client as it is counted: an IPv4 address, or a /64 of IPv6, which one host has for itself.
+/// Counted client: an IPv4 address, or a /64 of IPv6, which one host has for itself.
 pub(crate) fn key(address: IpAddr) -> u128 {
     match address.to_canonical() {
         IpAddr::V4(v4) => u128::from(u32::from(v4)),

@@ -29,7 +29,7 @@ use crate::{
 /// Any body.
 pub(crate) type AnyBody = UnsyncBoxBody<Bytes, BodyError>;
 
-/// A body that is there already.
+/// A complete body.
 pub(crate) fn full(data: impl Into<Bytes>) -> AnyBody {
     Full::new(data.into()).map_err(|never| match never {}).boxed_unsync()
 }
@@ -39,8 +39,8 @@ pub(crate) fn full(data: impl Into<Bytes>) -> AnyBody {
 pub(crate) struct Pace {
     /// In each interval of this length that is spent waiting for content …
     pub(crate) interval: Duration,
-    /// … at least this number of bytes has to come. Once the request is answered, one
-    /// byte is enough: both sides may go on for as long as they like.
+    /// … at least this number of bytes has to arrive. Once the request is answered, one byte is enough: both sides may continue for any
+    /// time.
     pub(crate) progress: u64,
 }
 
@@ -82,8 +82,7 @@ where
     Incoming::new(body, None, memory).boxed_unsync()
 }
 
-/// Returns the content of a request without trailers that only the gateway may set, and the cause should it break off on its
-/// way to a back end.
+/// Returns the content of a request without trailers that only the gateway may set, and the cause if it ends early.
 pub(crate) fn with_fate(body: AnyBody) -> (AnyBody, Cause) {
     let fate = Cause::default();
     if body.is_end_stream() {
@@ -110,7 +109,7 @@ where
     })
 }
 
-/// Waits for the first part of a body that most likely has none, so that it is known. What breaks off goes on to break off.
+/// Waits for the first part of a body that most likely has none, so that this is known. An incomplete body stays incomplete.
 pub(crate) async fn settle(mut body: AnyBody) -> AnyBody {
     match body.frame().await {
         None => full(""),
@@ -140,16 +139,16 @@ impl Body for Begun {
     }
 }
 
-/// Bytes of content that are gathered before they go on: small parts are joined, and none pins the buffer that it came in.
+/// Bytes of content that are gathered before they are forwarded: small parts are joined, and none pins its receive buffer.
 const GATHER: usize = 16 * 1024;
-/// A part that goes on as it came, in bytes.
+/// Size of a part that is forwarded without joining, in bytes.
 const LARGE: usize = 8 * 1024;
 /// Bytes that are gathered where the connection has no room for more.
 const LITTLE: usize = 2 * 1024;
-/// Bytes of content that may be on their way to a back end.
+/// Limit on bytes of content in flight to a back end.
 const WINDOW: usize = 48 * 1024;
 
-/// Bytes on the way to a back end, and the task that waits for room.
+/// Bytes in flight to a back end, and the task that waits for room.
 #[derive(Debug, Default)]
 struct InFlight(Mutex<(usize, Option<Waker>)>);
 
@@ -189,11 +188,11 @@ impl Drop for Part {
 struct Wait {
     pace: Pace,
     answered: Answered,
-    /// Made with the first wait: most bodies are there at once.
+    /// Created with the first wait: most bodies are available at once.
     sleep: Option<Pin<Box<Sleep>>>,
     /// Start of the current wait.
     since: Option<Instant>,
-    /// Time waited, and bytes that came, in this interval.
+    /// Time waited, and bytes received, in this interval.
     spent: Duration,
     came: u64,
 }
@@ -210,7 +209,7 @@ impl Wait {
         }
     }
 
-    /// Nothing has come; ready when the interval has ended.
+    /// No part has arrived; ready when the interval has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let end = || Instant::now() + self.pace.interval.saturating_sub(self.spent);
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end())));
@@ -248,7 +247,7 @@ impl<B> Incoming<B> {
         }
     }
 
-    /// Returns the bytes that may be gathered. Something always may while nothing is on its way, so that every request goes on.
+    /// Returns the bytes that may be gathered. With nothing in flight this is never 0, so that every request makes progress.
     fn room(&self, cx: &Context<'_>) -> Option<usize> {
         let is_tight =
             self.memory.held() + 2 * GATHER as u64 > self.memory.limit() || self.memory.process().is_exhausted();
@@ -378,7 +377,7 @@ impl Body for Paced {
     }
 }
 
-/// A body that takes something with it that is given back at its end, or when it is given up.
+/// A body with a value that is dropped at its end, or when the body is dropped.
 pub(crate) struct With<T> {
     body: AnyBody,
     what: Option<T>,
@@ -416,15 +415,15 @@ struct Watch {
     handed_on: Option<Instant>,
 }
 
-/// Body of an answer that is released when its reader asks for nothing more for a time.
+/// Body of an answer that is released when it is not polled for a time.
 struct Watched {
     watch: Arc<Mutex<Watch>>,
     hint: SizeHint,
     task: AbortHandle,
 }
 
-/// Releases a body when its sender to a client asks for nothing more for `patience`: a stream of HTTP/2 whose client gives no
-/// credit says nothing else. That is noted as the cause.
+/// Releases a body that its sender to a client does not poll for `patience`: an HTTP/2 stream whose client gives no credit shows no other
+/// sign. This is recorded as the cause.
 pub(crate) fn watched(body: AnyBody, patience: Duration, cause: Cause) -> AnyBody {
     if body.is_end_stream() {
         return body;
@@ -497,7 +496,7 @@ mod tests {
         ConnectionBudget::new(limit, &ProcessBudget::default())
     }
 
-    /// Seconds until a body with this rate in bytes per second breaks off, or `None` when it comes to its end after 100 s.
+    /// Seconds until a body with this rate in bytes per second is ended early, or `None` if it completes after 100 s.
     async fn breaks_off(bytes: usize, answered_after: Option<u64>) -> Option<u64> {
         let (mut say, body) = Channel::<Bytes, Infallible>::new(1);
         let mut request = incoming(Request::new(body), PACE, &budget(1 << 20));

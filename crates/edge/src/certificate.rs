@@ -69,7 +69,7 @@ pub(crate) fn provider() -> &'static Arc<CryptoProvider> {
     PROVIDER.get_or_init(|| Arc::new(aws_lc_rs::default_provider()))
 }
 
-/// End of the time of a certificate and of those that come with it, whichever is first, in seconds since 1970.
+/// End of validity of a certificate and its chain, whichever is first, in seconds since 1970.
 pub(crate) fn end(key: &CertifiedKey) -> Option<i64> {
     let end = |der: &CertificateDer<'_>| {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
@@ -94,7 +94,7 @@ pub(crate) fn time_fault(key: &CertifiedKey) -> Option<String> {
     })
 }
 
-/// Returns whether a certificate is for a name, or for those that `*.` stands for.
+/// Returns whether a certificate is valid for a name, or for a `*.` pattern.
 pub(crate) fn is_for(key: &CertifiedKey, name: &str) -> bool {
     let name = name.replace('*', "any-label");
     let (Some(der), Ok(name)) = (key.cert.first(), ServerName::try_from(name.as_str())) else { return false };

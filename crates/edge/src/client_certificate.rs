@@ -44,7 +44,7 @@ pub(crate) struct ClientCertificate {
     pub(crate) subject: Option<String>,
 }
 
-/// Reason why a connection is not let in.
+/// Reason for the refusal of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// A certificate is required, and there is none.
@@ -63,7 +63,7 @@ impl Refused {
     }
 }
 
-/// Verification of clients, as a configuration asks for it.
+/// Configured verification of clients.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientVerification {
     pub(crate) verifier: Arc<dyn ClientCertVerifier>,
@@ -120,7 +120,7 @@ impl ClientCertificate {
         Self { fingerprint, subject: subject(der).filter(|subject| subject.len() <= SUBJECT_MAX) }
     }
 
-    /// Tells a back end of the client.
+    /// Sets the fields about the certificate for a back end.
     pub(crate) fn introduce(&self, fields: &mut HeaderMap) {
         let value = |text: &str| HeaderValue::from_str(text).ok();
         fields.extend(value(&self.fingerprint).map(|value| (FINGERPRINT, value)));

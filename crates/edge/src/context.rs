@@ -19,7 +19,7 @@ pub(crate) struct ListenerContext {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Draining {
     No,
-    /// Another process takes new connections: those that can be told so without a loss move there.
+    /// Another process takes new connections: connections that can move without a loss drain.
     HandedOver,
     /// All end.
     Yes,
@@ -40,8 +40,8 @@ impl ListenerContext {
         *self.draining.borrow() == Draining::HandedOver
     }
 
-    /// Waits until connections that can be moved without a loss shall end: those of HTTP/2, whose client learns which of its
-    /// requests were not seen.
+    /// Waits until connections that can move without a loss have to drain: those of HTTP/2, whose client learns which requests were not
+    /// processed.
     pub(crate) fn hand_over(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut draining = self.draining.clone();
         async move {

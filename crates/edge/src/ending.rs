@@ -17,7 +17,7 @@ const CLIENT_CLOSED_REQUEST: u16 = 499;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Ending {
-    /// The answer of the back end, or of the directory, went out whole.
+    /// The complete answer of the back end, or of the directory, was sent.
     Complete = 1,
     /// The client reset the stream, closed the connection, or was lost with it.
     Cancelled,
@@ -25,9 +25,9 @@ pub(crate) enum Ending {
     Malformed,
     /// The header section is larger than `limits.fields`.
     FieldsTooLarge,
-    /// Content came more slowly than `limits.content-progress`.
+    /// Content was slower than `limits.content-progress`.
     SlowContent,
-    /// The client took nothing of the answer for `limits.read-timeout`.
+    /// The client did not read the answer for `limits.read-timeout`.
     Unread,
     /// The client gave up more requests than `limits.cancelled-requests`, or opened too many connections.
     Excess,
@@ -49,7 +49,7 @@ pub(crate) enum Ending {
     Timeout,
     /// The back end broke off, or its answer breaks the rules of HTTP.
     Broken,
-    /// A tunnel carried nothing for its idle timeout.
+    /// The idle timeout of a tunnel.
     Idle,
 }
 
@@ -189,7 +189,7 @@ impl ErrorWithEnding {
     }
 }
 
-/// The first known cause of an end, of one request or of all on a connection: what follows from it changes nothing.
+/// First known cause of an end, of one request or of all on a connection. Later causes do not replace it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cause(Arc<AtomicU8>);
 
@@ -220,7 +220,7 @@ mod tests {
         }
     }
 
-    /// Alerts look at statuses: nothing that a client does may look like an error of the site.
+    /// Alerts use statuses: no action of a client may look like an error of the site.
     #[test]
     fn no_end_by_a_client_is_an_error_of_the_site() {
         for ending in Ending::ALL.into_iter().filter(|ending| ending.by() == "client") {

@@ -65,7 +65,7 @@ pub(crate) fn is_gateways(name: &str) -> bool {
         || FRAMING.iter().any(|own| *own != name && folds_to(own))
 }
 
-/// Takes away what only the gateway may say about a request.
+/// Removes the fields that only the gateway may set on a request.
 fn strip_gateways(fields: &mut HeaderMap) {
     let named: Vec<HeaderName> = fields.keys().filter(|name| is_gateways(name.as_str())).cloned().collect();
     for name in named {
@@ -95,7 +95,7 @@ pub(crate) fn strip_trailers(fields: &mut HeaderMap) {
     }
 }
 
-/// Takes away what concerns the connection it came on.
+/// Removes fields that concern one connection.
 // RFC 9114 §4.2 MUST-4: over HTTP/3 it would make an answer malformed
 // RFC 9204 §7.1.3 MUST-2: fields go on as they are, and say of themselves that they are not to be indexed
 pub(crate) fn strip(fields: &mut HeaderMap) {
@@ -128,7 +128,7 @@ pub(crate) fn strip(fields: &mut HeaderMap) {
     }
 }
 
-/// Sets the fields about the client, in place of those that the client may have sent.
+/// Sets the fields about the client, and replaces those that the client may have sent.
 pub(crate) fn introduce(fields: &mut HeaderMap, client: IpAddr, host: &str, early: bool) {
     let value = |text: &str| HeaderValue::from_str(text).ok();
     strip_gateways(fields);

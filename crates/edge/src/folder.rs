@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-/// Makes a folder for its owner alone, unless it is there; then only its owner may be able to replace what is written to it.
+/// Creates a folder for its owner only, unless it exists; then only its owner may be able to replace its files.
 pub(crate) fn private(path: &Path) -> Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     let found = fs::metadata(path)?;

@@ -33,8 +33,8 @@ impl TrustedProxies {
         self.networks.iter().any(|network| network.has(address))
     }
 
-    /// Client of a request that came from `peer`, as trusted proxies name it: the rightmost address that is none of theirs. Port 0 where
-    /// they name none. `None` when `peer` is no trusted proxy, or names nobody.
+    /// Client of a request from `peer`, as trusted proxies name it: the rightmost address that is not theirs. Port 0 if they name none.
+    /// `None` if `peer` is no trusted proxy, or names no client.
     pub(crate) fn client(&self, fields: &HeaderMap, peer: SocketAddr) -> Option<SocketAddr> {
         let mut client = peer;
         let name = match self.field {
@@ -126,7 +126,7 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// A token or a quoted string, and what is behind it.
+/// A token or a quoted string, and the rest of the text.
 fn value(text: &str) -> Option<(String, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
         // Addresses with colons stand in quotes (RFC 7239 §6), but some proxies leave them out.

@@ -30,7 +30,7 @@ const QUIC_FALLBACK: HeaderName = HeaderName::from_static("quic-fallback");
 
 /// Bytes that a field holds beside its name and value: its places in two maps, one of which is kept for another try.
 const FIELD: usize = 256;
-/// Bytes of fields that belong to what every request holds.
+/// Bytes of fields included in the base charge of a request.
 const INCLUDED: u64 = 8 * 1024;
 
 /// Bytes that a request's fields hold, beyond what every request does.
@@ -126,7 +126,7 @@ pub(crate) fn answer(
     }
 }
 
-/// Puts the client that a trusted proxy names in the place of the proxy.
+/// Replaces the proxy by the client that a trusted proxy names.
 fn believe(generation: &Generation, request: &Request<AnyBody>, peer: &mut Peer) {
     if let Some(client) = generation.trusted.client(request.headers(), peer.remote) {
         peer.proxy = Some(std::mem::replace(&mut peer.remote, client));
@@ -224,8 +224,8 @@ fn host(request: &Request<AnyBody>) -> Option<String> {
     is_host(host).then(|| host.to_owned())
 }
 
-/// Returns whether this is a name or an address, with a port or without. An IPv6 address stands in brackets and has no zone: a zone means
-/// something on one machine only (RFC 6874 §1).
+/// Returns whether this is a name or an address, with or without a port. An IPv6 address is in brackets and has no zone: a zone has a
+/// meaning on one machine only (RFC 6874 §1).
 pub(crate) fn is_host(text: &str) -> bool {
     let (name, port) = match text.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
@@ -255,7 +255,7 @@ async fn is_in_time(target: &Target, is_safe: bool, peer: &Peer, entry: &mut Ent
     connection.established().await.is_ok()
 }
 
-/// Returns whether the end of a request that seems to have no content may still come: in HTTP/3 it may be in a packet of its own.
+/// Returns whether the end of a request without content may still arrive: in HTTP/3 it may be in a separate packet.
 fn may_end_apart(request: &Request<AnyBody>) -> bool {
     let says_nothing = !request.headers().contains_key(header::CONTENT_LENGTH) && !request.body().is_end_stream();
     let is_without = request.method().is_safe() || *request.method() == Method::DELETE;
@@ -381,7 +381,7 @@ fn unanswered(failure: Failure, entry: &mut Entry) -> GatewayResponse {
     if status == StatusCode::SERVICE_UNAVAILABLE { busy() } else { plain(status) }.into()
 }
 
-/// Puts `by` in the place of the route's path, `prefix`, in the request's.
+/// Replaces the route's path, `prefix`, in the request's path by `by`.
 fn replace_path(request: &mut Request<AnyBody>, prefix: &str, by: &str) {
     let uri = request.uri();
     let Some(rest) = uri.path().strip_prefix(prefix.trim_end_matches('/')) else { return };

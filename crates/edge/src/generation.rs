@@ -141,7 +141,7 @@ pub(crate) struct PersistentState {
 }
 
 impl PersistentState {
-    /// State of a process whose clients may hold so many bytes of memory.
+    /// State of a process whose clients may hold this number of bytes.
     pub(crate) fn new(memory: u64) -> Result<Self, keys::KeysError> {
         Self::with(keys::own_ring()?, IdGeneration { number: 0, key: keys::random()? }, memory)
     }
@@ -183,7 +183,7 @@ impl PersistentState {
 }
 
 impl Generation {
-    /// Makes the parts that `config` asks for, and takes over from `before` those that are the same.
+    /// Builds the parts of `config`, and reuses unchanged ones of `before`.
     pub(crate) fn build(
         config: Config,
         number: u64,
@@ -269,7 +269,7 @@ impl Generation {
     }
 }
 
-/// Limits for the requests of each client. Those of `before` that are the same continue, with what they know.
+/// Rate limits of clients. Unchanged ones of `before` keep their state.
 fn rates(config: &Config, before: Option<&Generation>, budget: &ProcessBudget) -> HashMap<RateKey, Arc<RateLimit>> {
     let of_routes = config.routes.iter().flat_map(|route| {
         let attempts = route.basic_auth.as_ref().map(|auth| &auth.attempts);
@@ -306,7 +306,7 @@ impl Generation {
         self.targets.iter().any(|target| target.route == *route)
     }
 
-    /// Connections at a time of this address. A trusted proxy brings those of many clients.
+    /// Concurrent connections permitted for this address. A trusted proxy has connections of many clients.
     pub(crate) fn connections_of(&self, address: IpAddr) -> usize {
         if self.trusted.trusts(address) { usize::MAX } else { self.config.limits.connections_per_address }
     }

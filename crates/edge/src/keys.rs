@@ -150,7 +150,7 @@ pub fn rotate(path: &Path, now: u64, lead: Duration, overlap: Duration) -> Resul
     Ok(rotation)
 }
 
-/// Puts a file that only its owner, and the group that could read the old one, may read in the place of another, in one step.
+/// Replaces a file in one step by one that only its owner, and the group that could read the old one, may read.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let mode = std::fs::metadata(path).map_or(0o600, |old| old.permissions().mode() & 0o640);
     let mut beside = path.as_os_str().to_owned();

@@ -21,11 +21,11 @@ use crate::{
 
 /// Interval between checks of the memory in use.
 const LOOK: Duration = Duration::from_millis(250);
-/// Charge of a connection over TCP before it has sent anything: TLS and the buffers of HTTP.
+/// Charge of a new TCP connection: TLS and the buffers of HTTP.
 const BASE: u64 = 32 * 1024;
-/// The allocator is asked to give memory back when so much less is held than at the last peak, …
+/// Memory is returned from the allocator to the system if this much less is held than at the last peak, …
 const MUCH_LESS: u64 = 8 << 20;
-/// … and so much less when nothing of that size has happened for a while, …
+/// … and if this much less is held when nothing of that size has happened for a while, …
 const LESS: u64 = 1 << 20;
 const A_WHILE: Duration = Duration::from_secs(4);
 /// … but not more often than this: it locks the allocator.
@@ -54,7 +54,7 @@ struct Entry {
 pub(crate) struct Listed {
     memory: Arc<Memory>,
     number: u64,
-    /// Budget for what the client makes this end hold.
+    /// Memory budget of the client.
     pub(crate) budget: ConnectionBudget,
     /// Notification that the connection is to be closed.
     pub(crate) close: Arc<Notify>,
@@ -62,7 +62,7 @@ pub(crate) struct Listed {
 }
 
 impl Memory {
-    /// A budget of so many bytes; 0 is a quarter of what the machine, or the cgroup of this process, has.
+    /// A budget of this number of bytes; 0 is a quarter of the memory of the machine, or of the cgroup of this process.
     pub(crate) fn new(bytes: u64) -> Arc<Self> {
         let bytes = if bytes == 0 { available() / 4 } else { bytes };
         Arc::new(Self { process: ProcessBudget::new(bytes), list: Mutex::default() })
@@ -76,7 +76,7 @@ impl Memory {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a connection over TCP that may hold so many bytes. `None` when memory is scarce.
+    /// A place for a TCP connection that may hold this number of bytes. `None` if memory is scarce.
     pub(crate) fn enlist(self: &Arc<Self>, bytes: u64) -> Option<Listed> {
         if self.process.is_scarce() {
             return None;
@@ -124,7 +124,7 @@ impl Drop for Listed {
 struct Trimming {
     peak: u64,
     last: Instant,
-    /// Once more after a while: something is always freed late.
+    /// Repeat after a while, because some memory is always freed late.
     again: bool,
 }
 
@@ -171,7 +171,7 @@ fn trim() {
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 fn trim() {}
 
-/// Bytes of memory that this process may use: the machine's, or what its cgroups allow if that is less.
+/// Bytes of memory that this process may use: the machine's, or the limit of its cgroups if that is less.
 fn available() -> u64 {
     let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| total(&text));
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();

@@ -20,7 +20,7 @@ const GENERATION: usize = 32 * 1024;
 enum ClientState {
     /// HTTP/3 was advertised then.
     Advertised(Instant),
-    /// Came over QUIC.
+    /// The client has used QUIC.
     Used,
     /// Had time to come, and is still on TCP.
     Unused,
@@ -31,7 +31,7 @@ enum ClientState {
 pub(crate) enum OfferEvent {
     /// The first advertisement to a client.
     Advertised,
-    /// Came over QUIC, for the first time since the advertisement.
+    /// The client used QUIC, for the first time since the advertisement.
     Used,
     /// Opened another connection over TCP, when it had time to come.
     Unused,

@@ -127,8 +127,8 @@ fn resolve(path: &str, has_dots: bool) -> Result<String, Refused> {
     Ok(resolved)
 }
 
-/// A path as back ends may read it for which encoded slashes separate, or parameters are no part of a name: one, the other, or both in
-/// either order. Segments of dots have no place there: nobody needs to hide them.
+/// Readings of a path by back ends that treat encoded slashes as separators, or ignore parameters: one, the other, or both in either order.
+/// Dot segments are refused there: no conforming client hides them.
 fn loose(path: &str) -> Result<Vec<String>, Refused> {
     let has_slashes = path.contains("%2F");
     let has_parameters = path.contains(';') || path.contains("%3B");
@@ -321,7 +321,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 4_096, ..ProptestConfig::default() })]
 
-        /// The route of what a back end receives is the route that was chosen, however the back end reads it.
+        /// A back end receives the path whose route was chosen, however it reads the path.
         #[test]
         fn nobody_goes_around_a_route(text in any_path()) {
             let routes = routes();

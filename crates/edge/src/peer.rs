@@ -18,15 +18,15 @@ pub(crate) struct Peer {
     /// The certificate that the client has shown on its connection.
     pub(crate) certificate: Option<Arc<ClientCertificate>>,
     pub(crate) protocol: &'static str,
-    /// `alt-svc` for those that came over TCP.
+    /// `alt-svc` for clients over TCP.
     pub(crate) alt_svc: Option<HeaderValue>,
     /// The connection of HTTP/3.
     pub(crate) quic: Option<tiderace::Connection>,
-    /// The request came in early data: the handshake is not complete.
+    /// Set if the request arrived in early data: the handshake is not complete.
     pub(crate) early: bool,
     /// The way of a QUIC connection through the policies.
     pub(crate) progress: Option<Arc<PolicyProgress>>,
-    /// Budget for what the client makes this end hold on its connection.
+    /// Memory budget of the client's connection.
     pub(crate) memory: ConnectionBudget,
     /// Reason why this end closes the connection, once it does; QUIC has its own.
     pub(crate) cause: Cause,

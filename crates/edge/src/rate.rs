@@ -51,7 +51,7 @@ pub(crate) struct RateLimit {
     /// Nanoseconds by which requests may come earlier than that.
     tolerance: u64,
     since: Instant,
-    /// Draws the part of a client: nobody fills the part of another on purpose.
+    /// Random assignment of clients to parts: an attacker cannot fill the part of another client.
     hasher: RandomState,
     parts: Vec<Mutex<Part>>,
 }
@@ -78,7 +78,7 @@ impl RateLimit {
         }
     }
 
-    /// Returns whether the limit is the one that `config` asks for.
+    /// Returns whether the limit is that of `config`.
     pub(crate) fn is_for(&self, config: &config::RateLimit) -> bool {
         self.config == *config
     }
@@ -88,7 +88,7 @@ impl RateLimit {
         self.parts[number].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The arrival time of the next request of a client, or the time that it has to wait.
+    /// Arrival time of a client's next request, or the time that it has to wait.
     fn next(&self, part: &Part, client: u128, now: Instant) -> Result<u64, Duration> {
         let now = u64::try_from(now.saturating_duration_since(self.since).as_nanos()).unwrap_or(u64::MAX);
         let next = part.clients.get(client).unwrap_or(0).max(now).saturating_add(self.interval);
@@ -112,7 +112,7 @@ impl RateLimit {
         Ok(())
     }
 
-    /// As [`take`](Self::take), and takes nothing.
+    /// Like [`take`](Self::take), without taking anything.
     pub(crate) fn check(&self, client: IpAddr, now: Instant) -> Result<(), Duration> {
         let client = key(client);
         self.next(&self.part(client), client, now).map(drop)

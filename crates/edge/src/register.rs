@@ -17,13 +17,13 @@ use tiderace::transport::ring::{Strike, StrikeId, StrikeRegister};
 const PATIENCE: Duration = Duration::from_millis(500);
 /// After a failure the register is left alone for this long, so that handshakes do not wait for one that is away.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Threads that ask, each with a connection of its own.
+/// Threads for queries, each with a connection.
 const THREADS: usize = 16;
 /// Questions that wait for a thread.
 const QUESTIONS: usize = 1_024;
 /// Copies of one first flight that may wait for the same answer.
 const COPIES: usize = 8;
-/// Time after which an unread answer belongs to a handshake that was given up.
+/// Time after which an unread answer belongs to an abandoned handshake.
 const FORGOTTEN: Duration = Duration::from_secs(30);
 
 struct Question {
@@ -63,7 +63,7 @@ pub(crate) struct RedisRegister {
 }
 
 impl RedisRegister {
-    /// A register at the place that `client` names. Nothing is asked yet.
+    /// A register at the address of `client`. Sends no query.
     pub(crate) fn new(client: redis::Client) -> Self {
         Self::with_patience(client, PATIENCE)
     }

@@ -10,8 +10,7 @@ use std::{
 
 use tokio::sync::Semaphore;
 
-/// Largest number of look-ups at a time. Each holds a thread until the system's resolver gives up, also when the client has
-/// left.
+/// Largest number of concurrent look-ups. Each holds a thread until the system's resolver returns, also when the client has left.
 const LOOKUPS: usize = 64;
 
 /// Pending result of a look-up.

@@ -13,8 +13,8 @@ const MAX: usize = 16 * 1024;
 /// … as long as little comes.
 const MIN: usize = 1024;
 
-/// Bytes that one direction of a tunnel reads at once: many tunnels are silent, and some have much to say. All reads of this size that
-/// may wait for a slow reader are charged to the client's connection.
+/// Bytes that one direction of a tunnel reads at once: many tunnels are silent, and some are busy. All reads of this size that may wait for
+/// a slow reader are charged to the client's connection.
 pub(crate) struct ReadRoom {
     bytes: usize,
     /// Reads that may wait at a time, with the one in hand.

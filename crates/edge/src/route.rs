@@ -5,7 +5,7 @@ use crate::{
     path::{Normal, Refused, normal},
 };
 
-/// The routes of a generation, each with what answers.
+/// Routes of a generation, each with its handler.
 pub(crate) struct Routes<T> {
     /// The best match first: exact names, then wildcards, then any; among them longer paths first.
     all: Vec<Entry<T>>,
@@ -66,7 +66,7 @@ impl<T: Clone> Routes<T> {
 
     /// Finds the handler of `path` at `host`, which is in lower case and has no port.
     ///
-    /// A better host wins over a longer path: a site with a name of its own is meant as a whole.
+    /// A better host wins over a longer path: a site with its own name is complete.
     pub(crate) fn find(&self, host: &str, path: &str) -> Option<&T> {
         let fits = |entry: &&Entry<T>| entry.host.fits(host) && is_below(path, &entry.path);
         self.all.iter().find(fits).map(|entry| &entry.target)

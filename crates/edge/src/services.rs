@@ -26,7 +26,7 @@ use crate::{
 /// The sockets, and the tasks that serve them.
 pub(crate) struct Services {
     admin: Option<(PathBuf, StdUnixListener)>,
-    /// The address as it is configured.
+    /// Configured address.
     metrics: Option<(String, StdTcpListener)>,
     tasks: Mutex<Vec<AbortHandle>>,
     pending: admin::Pending,
@@ -74,7 +74,7 @@ impl Services {
         self.admin.as_ref().map(|(path, socket)| (path.as_path(), socket))
     }
 
-    /// Address, as it is configured, and socket of the metrics.
+    /// Configured address and socket of the metrics.
     pub(crate) fn metrics(&self) -> Option<(&str, &StdTcpListener)> {
         self.metrics.as_ref().map(|(address, socket)| (address.as_str(), socket))
     }
@@ -99,7 +99,7 @@ impl Services {
         }
     }
 
-    /// Accepts nothing more. Answers in progress are given.
+    /// Accepts no more connections. Answers in progress are completed.
     pub(crate) fn stop(&self) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         tasks.drain(..).for_each(|task| task.abort());

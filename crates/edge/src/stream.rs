@@ -41,7 +41,7 @@ const DRAINED: u64 = 0;
 /// Bytes of a client that are written to its back end at a time.
 const CHUNK: usize = 16 * 1024;
 
-/// Client of a connection: its identity, for back ends that ask for it, and what it may hold.
+/// Client of a connection: its identity, for back ends that need it, and its memory budget.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamClient {
     pub(crate) remote: SocketAddr,
@@ -131,7 +131,7 @@ struct Entry {
     shared: Arc<Shared>,
     protocol: &'static str,
     result: Option<&'static str>,
-    /// Reason why this end gives up all streams of the connection, once it does.
+    /// Reason for which this endpoint ends all streams of the connection, if it does.
     cause: Cause,
 }
 

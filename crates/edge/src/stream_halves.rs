@@ -11,7 +11,7 @@ pub(crate) enum StreamClosed {
     Failed,
 }
 
-/// The half of a client's stream that goes to it, over QUIC or QMux.
+/// Half of a client's stream towards the client, over QUIC or QMux.
 pub(crate) trait Outgoing: Send {
     fn write_chunk(&mut self, data: Bytes) -> impl Future<Output = Result<(), StreamClosed>> + Send;
     fn finish(&mut self);

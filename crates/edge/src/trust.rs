@@ -16,7 +16,7 @@ use crate::certificate::provider;
 pub(crate) enum Trust {
     /// Roots of the system.
     System,
-    /// Roots in PEM, and nothing else.
+    /// Roots in PEM only.
     Roots(Vec<u8>),
     /// No check of certificates: an attacker on the path can read and change everything.
     Anybody,

@@ -23,7 +23,7 @@ use crate::{
     metrics::{Metrics, ReasonLabel},
 };
 
-/// The protocol that an authority asks for when it looks (RFC 8737 §6.2).
+/// Protocol of a validation by the authority (RFC 8737 §6.2).
 pub(crate) const ALPN: &[u8] = b"acme-tls/1";
 
 /// Interval between checks whether a certificate is due.
@@ -55,7 +55,7 @@ impl Drop for Shown {
 }
 
 impl Challenges {
-    /// Returns whether this is a TLS-ALPN-01 validation, and nothing else.
+    /// Returns whether this is a TLS-ALPN-01 validation.
     pub(crate) fn is_look(hello: &ClientHello<'_>) -> bool {
         hello.alpn().is_some_and(|mut names| names.next() == Some(ALPN) && names.next().is_none())
     }
@@ -99,7 +99,7 @@ fn renewal(validity: &Validity, before: Duration) -> SystemTime {
     validity.until - before.min(life / 3)
 }
 
-/// Asks for certificates when they are due, as `current` says at the time. Does not end.
+/// Orders certificates when they are due, under the configuration that `current` returns. Does not end.
 pub(crate) async fn keep(current: impl Fn() -> Acme, challenges: &Arc<Challenges>, metrics: &Metrics) {
     let mut wait = FIRST_WAIT;
     let mut not_before: Option<Instant> = None;

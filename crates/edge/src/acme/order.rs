@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use super::{Challenges, store};
 use crate::{certificate, config::Acme, trust::Trust};
 
-/// The account, as it is kept.
+/// Stored account.
 #[derive(Serialize, Deserialize)]
 struct StoredAccount {
     directory: String,
@@ -35,7 +35,7 @@ fn says(what: &str) -> impl Fn(instant_acme::Error) -> String + '_ {
     move |error| format!("{what}: {error}")
 }
 
-/// Orders a certificate and stores it. The stored one stays as it is unless all steps succeed.
+/// Orders a certificate and stores it. The stored one is kept unless all steps succeed.
 pub(super) async fn order(config: &Acme, challenges: &Arc<Challenges>) -> Result<(), String> {
     let account = account(config).await?;
     let names: Vec<Identifier> = config.names.0.iter().map(|name| Identifier::Dns(name.to_ascii_lowercase())).collect();
@@ -77,7 +77,7 @@ pub(super) async fn order(config: &Acme, challenges: &Arc<Challenges>) -> Result
     keep(config, &chain, &key)
 }
 
-/// Checks a new certificate, and puts it in the place of the stored one.
+/// Checks a new certificate, and replaces the stored one.
 fn keep(config: &Acme, chain: &str, key: &KeyPair) -> Result<(), String> {
     let validity = store::validity_of(chain.as_bytes()).map_err(|why| format!("what came is no certificate: {why}"))?;
     if !validity.is_for(&config.names.0) {

@@ -19,7 +19,7 @@ use crate::{
     config::Acme,
 };
 
-/// The file with the certificate of `config`, whether it is there or not; `None` when none is asked for.
+/// File with the certificate of `config`, which need not exist; `None` if no certificate is configured.
 pub(crate) fn file(config: &Acme) -> Option<PathBuf> {
     let name = config.names.0.first()?;
     Some(Path::new(&config.folder).join(format!("{}.pem", name.to_ascii_lowercase())))

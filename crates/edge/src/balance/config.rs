@@ -90,7 +90,7 @@ pub(crate) struct ResolvedMachine {
 /// Reads and checks a file. Paths in it are relative to its directory.
 ///
 /// # Errors
-/// When it cannot be read, or says something that cannot be.
+/// When it cannot be read, or is not valid.
 pub(crate) fn load(file: &Path) -> Result<Resolved, ConfigError> {
     let (name, text) = read_text(file, "give the path of a configuration: tiderace balance CONFIG")?;
     let config: BalanceConfig = toml::from_str(&text).map_err(|error| {

@@ -17,7 +17,7 @@ const LARGEST: usize = 65_507;
 pub(crate) struct Read<'a> {
     /// The sender.
     pub(crate) remote: SocketAddr,
-    /// The address that it has sent to.
+    /// Address to which the client has sent.
     pub(crate) local: SocketAddr,
     pub(crate) ecn: Option<EcnCodepoint>,
     /// Bytes of each payload but the last.
@@ -98,7 +98,7 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Puts a client's datagrams in front of the machines that get them.
+/// Adds a header to a client's datagrams, and sends them to their machines.
 pub(crate) fn to_machines(table: &Table, read: &Read<'_>, counters: &Counters, outbox: &mut Outbox) {
     let mut bytes = [0; ProxyHeader::MAX_LEN];
     for payload in read.payload.chunks(read.segment_size.max(1)) {
@@ -113,8 +113,8 @@ pub(crate) fn to_machines(table: &Table, read: &Read<'_>, counters: &Counters, o
     }
 }
 
-/// Takes the headers off the answers of a machine. Nobody else may send through this: it would take the address of a service, and send
-/// whatever it likes to whom it likes.
+/// Removes the headers of a machine's answers, and sends them to the clients. Only machines may send through this: another sender could use
+/// the address of the service for any datagrams to any host.
 pub(crate) fn to_clients(table: &Table, read: &Read<'_>, counters: &Counters, outbox: &mut Outbox) {
     let payloads = read.payload.chunks(read.segment_size.max(1));
     if !table.has(read.remote) {

@@ -28,7 +28,7 @@ struct Question {
     failures: u32,
 }
 
-/// First packet of a version that nobody has. Its source connection ID comes back with the answer.
+/// First packet of an unsupported version. The answer has its source connection ID.
 fn question(id: [u8; 8]) -> Vec<u8> {
     let mut packet = vec![0; LEN];
     packet[0] = 0xc0;

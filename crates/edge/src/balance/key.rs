@@ -23,7 +23,7 @@ pub enum KeyFileError {
     /// Users beside the owner and its group may read the file.
     #[error("everybody on this machine may read the key in {}", .0.display())]
     Exposed(PathBuf),
-    /// The file has something else in it.
+    /// The file has other content.
     #[error("expected 32 hexadecimal digits in {}", .0.display())]
     Malformed(PathBuf),
     /// The system gives no random numbers.
@@ -49,7 +49,7 @@ impl KeyFileError {
 /// Reads the key in a file.
 ///
 /// # Errors
-/// When it cannot be read, everybody may read it, or it has no key.
+/// When it cannot be read, all users may read it, or it has no key.
 pub(crate) fn read(path: &Path) -> Result<[u8; 16], KeyFileError> {
     let system = |source| KeyFileError::System { path: path.to_owned(), source };
     let mode = std::fs::metadata(path).map_err(system)?.permissions().mode();

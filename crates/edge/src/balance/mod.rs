@@ -82,9 +82,9 @@ pub(crate) struct Counters {
     pub(crate) routed: AtomicU64,
     /// Sent on to a machine by the client's address.
     pub(crate) unroutable: AtomicU64,
-    /// Answers that went to clients.
+    /// Answers sent to clients.
     pub(crate) answered: AtomicU64,
-    /// Datagrams that came to the machines' side from other addresses than theirs.
+    /// Datagrams that arrived on the machines' side from other addresses.
     pub(crate) refused: AtomicU64,
     /// Datagrams without a connection ID, and answers without a good header.
     pub(crate) malformed: AtomicU64,

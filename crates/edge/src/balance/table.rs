@@ -198,8 +198,8 @@ impl FlowHash {
         u64::from_be_bytes(std::array::from_fn(|at| block[at]))
     }
 
-    /// The address and port of a client. The 4-tuple has nothing more that differs between packets of a client, and load balancers at
-    /// different addresses choose alike without the rest.
+    /// Hash of address and port of a client. The rest of the 4-tuple does not differ between packets of a client, and load balancers at
+    /// different addresses choose the same machine without it.
     fn of_client(&self, client: SocketAddr) -> u64 {
         let mut block = match client.ip().to_canonical() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),

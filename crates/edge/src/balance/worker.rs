@@ -92,7 +92,7 @@ impl Drop for Worker {
     }
 }
 
-/// A socket with what the system can do for it.
+/// A socket with its capabilities.
 struct Port {
     socket: UdpSocket,
     state: UdpSocketState,

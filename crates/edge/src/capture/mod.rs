@@ -85,7 +85,7 @@ pub(crate) struct CaptureRequest {
     pub(crate) time: Duration,
 }
 
-/// All captures of the process, and the QUIC connections that there are.
+/// All captures of the process, and the open QUIC connections.
 #[derive(Default)]
 pub(crate) struct Captures {
     is_open: AtomicBool,
@@ -134,7 +134,7 @@ impl Captures {
         Listed { captures: self.clone(), number }
     }
 
-    /// The QUIC connections that there are, the newest first.
+    /// Open QUIC connections, newest first.
     pub(crate) fn list(&self) -> Value {
         let connections: Vec<Connection> = self.live().values().rev().take(LISTED).cloned().collect();
         let each = connections.iter().map(|connection| {

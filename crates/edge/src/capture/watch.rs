@@ -60,7 +60,7 @@ struct State {
     /// Descriptions of the connections that have a file.
     captured: Vec<Value>,
     loans: Vec<Loan>,
-    /// Of them, those that have not ended.
+    /// Connections among them that have not ended.
     open: usize,
     /// Addresses of the one connection's client, present and past.
     remotes: HashSet<SocketAddr>,
@@ -99,7 +99,7 @@ impl Active {
         self.state().captured.len()
     }
 
-    /// Waits until nothing more can come: the room is used up, or the one connection has ended.
+    /// Waits until no more data can be captured: the room is used up, or the one connection has ended.
     pub(super) async fn ended(&self) -> &'static str {
         loop {
             let changed = self.changed.notified();
@@ -193,7 +193,7 @@ impl Active {
         self.items.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// Nothing was captured: leaves no folder behind.
+    /// Removes the folder of an empty capture.
     pub(super) fn discard(&self) {
         let _ = std::fs::remove_dir_all(&self.folder);
     }

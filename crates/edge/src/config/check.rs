@@ -450,7 +450,7 @@ impl Config {
         }
     }
 
-    /// Back ends that are the gateway itself, as far as addresses tell.
+    /// Checks for back ends that are the gateway itself, as far as addresses show.
     fn check_loops(&self) -> Result<(), Fault> {
         for (number, route) in self.routes.iter().enumerate() {
             for to in &route.to.0 {

@@ -109,7 +109,7 @@ pub(crate) struct Fault {
     pub(crate) cause: ConfigCause,
 }
 
-/// A step on the way to a field.
+/// A step of the path to a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Key(&'static str),
@@ -121,7 +121,7 @@ impl Fault {
         Self { path: path.to_vec(), message: message.into(), hint: None, cause: ConfigCause::Value }
     }
 
-    /// Fault of something that a field names, in the words of `cause`.
+    /// Fault at a field, with the text of `cause`.
     pub(crate) fn of(path: &[Step], message: impl fmt::Display, cause: ConfigCause) -> Self {
         Self { cause, ..Self::new(path, message.to_string()) }
     }
@@ -132,7 +132,7 @@ impl Fault {
     }
 }
 
-/// A configuration with the text that it comes from, which tells the places of faults.
+/// A configuration with its text, which has the places of faults.
 pub(super) struct ResolvedConfig {
     pub(super) config: Config,
     text: String,

@@ -10,7 +10,7 @@ use super::{
     section::{Section, file_name},
 };
 
-/// A type of values as JSON Schema describes it. TOML's types are those of JSON.
+/// A type with a JSON Schema of its values. TOML's types are those of JSON.
 pub(crate) trait Described {
     /// The schema of a value.
     fn schema() -> Value;

@@ -64,7 +64,7 @@ const FIXED: [&str; 11] = [
     "content-encoding",
 ];
 
-/// Checks what a route says about the site around its handler.
+/// Checks a route's settings of the site.
 pub(super) fn check(number: usize, route: &Route) -> Result<(), Fault> {
     check_redirect(number, route)?;
     let at = |key| [Key("route"), Number(number), Key(key)];

@@ -12,10 +12,10 @@ use crate::admission::EXCESSIVE_LOAD;
 /// Age at which evidence no longer explains why a client is on TCP.
 const RECENT: Duration = Duration::from_secs(60);
 
-/// Reason why a client came over TCP, as far as this end can tell. docs/edge.md names the evidence for each.
+/// Reason for the use of TCP, as far as the gateway can tell. docs/edge.md has the evidence for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// Nothing has come over UDP.
+    /// No packet arrived over UDP.
     NoPackets,
     /// Answered, without a sign that any answer has arrived.
     Silent,
@@ -25,11 +25,11 @@ pub(crate) enum Reason {
     Version,
     /// TLS or the protocol failed.
     HandshakeFailed,
-    /// Answers reached it, and the handshake came to no end in time.
+    /// Answers arrived, and the handshake did not complete in time.
     Unfinished,
     /// Answers reached the client, and it ended the handshake.
     Aborted,
-    /// Connection fell silent with something in progress.
+    /// The connection fell silent with data in flight.
     TimedOut,
     /// Connection ended by an error.
     ConnectionError,
@@ -60,7 +60,7 @@ impl Reason {
 enum LastEvent {
     Begun,
     Completed,
-    /// The connection ended by its idle timeout, with nothing in progress.
+    /// The connection ended by its idle timeout, without data in flight.
     Idle,
     /// Event that speaks for a reason.
     Suggests(Reason),
@@ -75,11 +75,11 @@ pub(crate) struct Evidence {
     completed: Option<Instant>,
     /// Handshakes that are in progress.
     trying: u16,
-    /// Connections that are there.
+    /// Open connections.
     live: u16,
 }
 
-/// Verdict at a moment about a client that came over TCP.
+/// Verdict at a moment about a client that uses TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FallbackVerdict {
     /// Not yet.
@@ -140,13 +140,13 @@ impl Evidence {
         this
     }
 
-    /// Returns whether the evidence is about a client that came over TCP at `came`: the client has a connection or a handshake in progress,
-    /// or something has happened to it a short time before, or since.
+    /// Returns whether the evidence is about a client whose TCP connection arrived at `came`: it has a connection or a handshake in
+    /// progress, or an event occurred a short time before, or since.
     pub(crate) fn is_about(&self, came: Instant) -> bool {
         self.trying > 0 || self.live > 0 || self.at + RECENT >= came
     }
 
-    /// About a client that came over TCP at `came`. Until `until`, connections that are there may still turn out to be dead.
+    /// Verdict on a client whose TCP connection arrived at `came`. Until `until`, open connections may still turn out to be dead.
     pub(crate) fn judge(&self, came: Instant, now: Instant, until: Instant) -> FallbackVerdict {
         let later = self.at >= came;
         match self.latest {
@@ -180,7 +180,7 @@ mod tests {
         AttemptEvent::Ended { reason, completed, reached, busy }
     }
 
-    /// Verdict on a client after these connection attempts, one each second; it came over TCP before the last of them.
+    /// Verdict on a client after these connection attempts, one each second; its TCP connection arrived before the last of them.
     fn judged(events: &[AttemptEvent<'_>]) -> FallbackVerdict {
         let begun = Instant::now();
         let at = |second: usize| begun + Duration::from_secs(second as u64);

@@ -27,9 +27,9 @@ use crate::{admission::key, config::Config, metrics::FallbackMetrics};
 
 /// Time after an advertisement in which a client can be expected to come.
 pub(crate) const TIME_TO_COME: Duration = Duration::from_secs(60);
-/// Time after a client came over TCP in which its first packet over UDP may still come: it may try both at once.
+/// Time after a client's TCP connection in which its first packet over UDP may still arrive: it may try both at once.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A client is not counted again for so long, unless it comes over QUIC meanwhile.
+/// Time in which a client is not counted again, unless it uses QUIC in between.
 const QUIET: Duration = Duration::from_secs(600);
 /// Clients in each generation of the two memories.
 const GENERATION: usize = 32 * 1024;
@@ -49,7 +49,7 @@ struct Known {
     followed: bool,
 }
 
-/// A client that came over TCP.
+/// A client that uses TCP.
 #[derive(Clone, Copy, Debug)]
 struct Followed {
     client: u128,
@@ -107,7 +107,7 @@ impl Fallbacks {
         }
     }
 
-    /// Takes a client that came over TCP, where HTTP/3 is advertised to it if `tells`. `longest`: see [`longest`].
+    /// Follows a client that uses TCP; `tells`: HTTP/3 is advertised to it. `longest`: see [`longest`].
     pub(crate) fn over_tcp(&self, client: IpAddr, now: Instant, tells: bool, longest: Duration) {
         let client = key(client);
         let mut state = self.state();

@@ -18,7 +18,7 @@ const TRIES: u32 = 8;
 /// Purpose of opening a file.
 #[derive(Clone, Copy)]
 pub(super) enum Purpose {
-    /// To look at its metadata: nothing happens to pipes and devices.
+    /// To read its metadata: pipes and devices are not opened.
     Metadata,
     /// To read it. A pipe without a writer is opened at once.
     Content,
@@ -33,7 +33,7 @@ impl Purpose {
     }
 }
 
-/// Opens `relative`, which has names only, below `root`. Links may lead out of `root` if `may_leave` says so.
+/// Opens `relative`, which has names only, below `root`. With `may_leave`, links may lead out of `root`.
 pub(super) fn open(root: &Path, relative: &Path, purpose: Purpose, may_leave: bool) -> Result<File> {
     if may_leave {
         return OpenOptions::new().read(true).custom_flags(purpose.flags()).open(root.join(relative));
@@ -175,7 +175,7 @@ mod tests {
         }
     }
 
-    /// A directory that is a directory at one moment and a link out of the site at the next shows nothing from outside.
+    /// A directory that alternates with a link out of the site never serves outside files.
     #[test]
     fn a_link_that_changes_meanwhile_leads_nowhere() {
         let folder = tempfile::tempdir().unwrap();

@@ -13,7 +13,7 @@ use http::{HeaderValue, Method, Response, header};
 use super::path::decode;
 use crate::body::{AnyBody, full};
 
-/// Names on a page at most: each costs a look at the file.
+/// Largest number of names on a page: each costs a look-up of the file.
 const PAGE: usize = 500;
 /// Bytes of a page after which no more names follow; long names take more than a thousand each.
 const PAGE_BYTES: usize = 128 * 1024;
@@ -60,8 +60,8 @@ pub(super) struct Listed {
     is_cut: bool,
 }
 
-/// Reads the entries behind `after` of the directory that is open, without the names that no request finds: hidden ones, and those that
-/// `look` does not reach. Holds the names of a page and no more.
+/// Reads the entries after `after` of the open directory, without names that no request finds: hidden ones, and those that `look` does not
+/// reach. Holds at most the names of a page.
 ///
 /// # Errors
 /// Errors of reading the directory.
@@ -109,7 +109,7 @@ pub(super) fn entries(
     Ok(Listed { entries: first.into_iter().filter_map(entry).collect(), has_more, is_cut })
 }
 
-/// Builds the response for the directory that `path` asks for.
+/// Builds the response for the directory of `path`.
 pub(super) fn answer(path: &str, is_root: bool, listed: &Listed, method: &Method) -> Response<AnyBody> {
     let page = page(path, is_root, listed);
     let length = HeaderValue::from(page.len());

@@ -38,13 +38,13 @@ use crate::{
 pub(crate) struct Files {
     store: Arc<Store>,
     root: PathBuf,
-    /// The beginning of request paths that stands for the directory, without a slash at its end.
+    /// Prefix of request paths that is replaced by the directory, without a slash at its end.
     prefix: String,
     /// Symbolic links may lead out of the directory.
     may_leave: bool,
     /// Directories without an index are listed.
     lists: bool,
-    /// Names of files that stand for their directory.
+    /// Index files of a directory.
     index: Vec<String>,
     /// The file that is served in place of one that is not there.
     fallback: Option<PathBuf>,
@@ -71,7 +71,7 @@ impl Files {
         beneath::open(&self.root, relative, Purpose::Metadata, self.may_leave)?.metadata()
     }
 
-    /// Builds the response for a file that looks like `metadata`. The file is opened, unless all of it is in memory.
+    /// Builds the response for a file with this `metadata`. The file is opened, unless all of it is cached.
     fn found(&self, relative: &Path, metadata: &Metadata) -> io::Result<Found> {
         let source = match Source::kept(Version::of(metadata), &self.store) {
             Some(source) => source,
@@ -83,7 +83,7 @@ impl Files {
         Ok(Found { source, kind: kind(relative), coding: None, varies: self.precompressed })
     }
 
-    /// The first file that stands for a directory, and how it looks; the error of the first name where none is there.
+    /// First existing index file of a directory, with its metadata; the error of the first name if none exists.
     fn index(&self, directory: &Path) -> (PathBuf, io::Result<Metadata>) {
         let all = || self.index.iter().map(|name| directory.join(name));
         let found =
@@ -98,7 +98,7 @@ impl Files {
         }
     }
 
-    /// The file, in a coding that was made beforehand if the client accepts one that is there.
+    /// The file, precompressed in a coding that the client accepts if there is one.
     fn coded(&self, relative: &Path, metadata: &Metadata, fields: &HeaderMap) -> io::Result<Found> {
         let mut offered = if self.precompressed { Coding::ALL.to_vec() } else { Vec::new() };
         while let Some(coding) = preferred(fields, &offered) {
@@ -202,7 +202,7 @@ fn redirect(to: &str) -> Response<AnyBody> {
     }
 }
 
-/// A file that is there.
+/// An existing file.
 struct Found {
     source: Source,
     kind: &'static str,

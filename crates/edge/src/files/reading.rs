@@ -74,19 +74,19 @@ impl Source {
     }
 }
 
-/// Content that was asked for.
+/// Requested content.
 pub(super) enum Part {
     /// Content in memory.
     Whole(Bytes),
     Reading(Reading),
 }
 
-/// A file on its way out.
+/// A file during its response.
 pub(super) struct Reading {
     store: Arc<Store>,
     version: Version,
     file: Arc<File>,
-    /// The next byte, and the first that is not asked for.
+    /// Next byte, and the end of the requested range.
     at: u64,
     end: u64,
     /// Waits for the disk.

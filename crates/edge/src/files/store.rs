@@ -132,10 +132,10 @@ impl Store {
         Some(data)
     }
 
-    /// Reads a chunk of a file, and keeps it when the file is settled.
+    /// Reads a chunk of a file, and caches it if the file has not changed recently.
     ///
     /// # Errors
-    /// [`ErrorKind::WouldBlock`] when the disk has to be waited for, and `may_wait` does not allow it; whatever reading fails with.
+    /// [`ErrorKind::WouldBlock`] if the disk has to be waited for and `may_wait` is false; errors of reading.
     pub(super) fn read(
         &self,
         file: &File,

@@ -43,7 +43,7 @@ struct Frame {
 /// Finds frames in one direction.
 #[derive(Debug)]
 struct Scan {
-    /// Bytes to come that say nothing.
+    /// Further bytes to skip.
     skip: usize,
     seen: Vec<u8>,
 }
@@ -90,10 +90,10 @@ struct State {
     open: Option<u32>,
     /// Highest stream ID that is counted: GOAWAY has named it to the client.
     end: u32,
-    /// Sections that came, and requests that were served.
+    /// Received sections, and served requests.
     came: u64,
     served: u64,
-    /// Streams of which nothing is known but their sections.
+    /// Streams of which only the sections are known.
     pending: VecDeque<u32>,
     malformed: u64,
     too_large: u64,
@@ -153,7 +153,7 @@ impl Sections {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A service has got a request. The library hands them over in the order in which they came.
+    /// Records that a service has received a request. The library passes them in the order of arrival.
     pub(super) fn on_served(&self) {
         let mut state = self.lock();
         state.served += 1;

@@ -28,7 +28,7 @@ use crate::{
 
 pub(crate) use self::plain::PlainListener;
 
-/// An address at work. Dropped, it takes no connection more and lets those that exist end.
+/// An open address. When dropped, it accepts no more connections, and existing ones end.
 pub(crate) struct Listener {
     local: SocketAddr,
     endpoint: Arc<Endpoint>,
@@ -101,7 +101,7 @@ impl Listener {
         Self::assemble(sockets, None, first, shared, workers)
     }
 
-    /// Takes over the sockets of another process. Nothing is accepted before [`set_accepting`](Self::set_accepting).
+    /// Takes over the sockets of another process. Accepts only after [`set_accepting`](Self::set_accepting).
     pub(crate) fn take_over(
         sockets: ListenerSockets,
         first: &Generation,
@@ -136,7 +136,7 @@ impl Listener {
         Ok(Self { local, endpoint, draining, accepting, tcp })
     }
 
-    /// The address, with the port that it has got.
+    /// Local address, with the actual port.
     pub(crate) fn local(&self) -> SocketAddr {
         self.local
     }
@@ -150,7 +150,7 @@ impl Listener {
         self.endpoint.set_server_config(Some(quic::server_config(generation, self.local)));
     }
 
-    /// Takes no connection more, and asks those that exist to end.
+    /// Accepts no more connections, and drains existing ones.
     pub(crate) fn drain(&self, generation: &Generation) {
         let before = self.accepting.send_replace(Accepting::Closed);
         // Open here, they would accept for nobody.

@@ -13,7 +13,7 @@ use crate::{generation::Shared, site::to_https};
 /// Bytes of a request's head that are read, at most. Hyper wants 8 KiB at least.
 const HEAD: usize = 8 * 1024;
 
-/// An address of plain HTTP at work. Dropped, it accepts nothing more.
+/// An open address of plain HTTP. When dropped, it accepts no more connections.
 pub(crate) struct PlainListener {
     local: SocketAddr,
     task: AbortHandle,
@@ -28,7 +28,7 @@ impl PlainListener {
         Self::assemble(std::net::TcpListener::bind(address)?, Accepting::Open, port, shared)
     }
 
-    /// Takes over the socket of another process. Nothing is accepted before [`set_accepting`](Self::set_accepting).
+    /// Takes over the socket of another process. Accepts only after [`set_accepting`](Self::set_accepting).
     pub(crate) fn take_over(socket: std::net::TcpListener, port: u16, shared: &Arc<Shared>) -> io::Result<Self> {
         Self::assemble(socket, Accepting::Paused, port, shared)
     }
@@ -52,7 +52,7 @@ impl PlainListener {
         &self.socket
     }
 
-    /// The address, with the port that it has got.
+    /// Local address, with the actual port.
     pub(crate) fn local(&self) -> SocketAddr {
         self.local
     }

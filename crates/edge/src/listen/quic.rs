@@ -39,7 +39,7 @@ use crate::{
 
 /// RFC 9369 §3.1.
 const VERSION_2: u32 = 0x6b33_43cf;
-/// The code of CONNECTION_CLOSE for a client without a certificate: H3_REQUEST_REJECTED (RFC 9114 §8.1), nothing was processed.
+/// CONNECTION_CLOSE code for a client without a certificate: H3_REQUEST_REJECTED (RFC 9114 §8.1), nothing was processed.
 const NO_CERTIFICATE: u64 = 0x10b;
 /// Interval between evaluations of policies that depend on the path.
 const LOOK: Duration = Duration::from_secs(1);
@@ -222,7 +222,7 @@ async fn time_handshake(connection: &Connection, context: &ListenerContext) {
     }
 }
 
-/// Looks repeatedly at what the path has shown. Does not end.
+/// Evaluates the policies each second by the measurements of the path. Does not end.
 async fn tick(progress: &PolicyProgress) {
     loop {
         tokio::time::sleep(LOOK).await;

@@ -15,11 +15,11 @@ use tokio::{
 
 use crate::ending::{Cause, Ending};
 
-/// Bytes that are read in one turn. HTTP/2 reads all that is there before it handles a request, so that larger turns would hold
-/// more of requests than their limits allow.
+/// Bytes read in one turn. HTTP/2 reads all available data before it processes a request, so larger turns would hold more of requests than
+/// their limits permit.
 const TURN: usize = 16 * 1024;
 
-/// A connection whose writes fail when the peer takes nothing for a time.
+/// A connection whose writes fail when the peer does not read for a time.
 #[derive(Debug)]
 pub(crate) struct Stalling<S> {
     inner: S,

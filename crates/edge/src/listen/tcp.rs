@@ -47,7 +47,7 @@ use crate::{
 
 /// Connections that wait to be accepted, for each worker.
 const BACKLOG: i32 = 1024;
-/// Budget for what a client makes this end hold on a connection over TCP, whose windows do not grow.
+/// Memory budget of a client's TCP connection, whose windows do not grow.
 const MEMORY: u64 = 1 << 20;
 /// Bytes that a client of HTTP/2 may send on a stream before they are read, …
 const STREAM_WINDOW: u32 = 128 * 1024;
@@ -55,10 +55,10 @@ const STREAM_WINDOW: u32 = 128 * 1024;
 const WINDOW: u32 = 512 * 1024;
 /// Bytes of an answer that wait for a client of HTTP/2, for each of its streams.
 const SEND_BUFFER: usize = 32 * 1024;
-/// The time in which requests that are given up are counted together.
+/// Time in which cancelled requests are counted together.
 const CANCELLED_TOGETHER: Duration = Duration::from_secs(10);
 
-/// A silent HTTP/2 connection is asked whether it is there.
+/// Silence after which an HTTP/2 connection is sent a PING.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// One listening socket for each worker; the kernel spreads connections over them.
@@ -220,7 +220,7 @@ fn kind(error: &hyper::Error) -> &'static str {
     }
 }
 
-/// A connection with TLS and its place, which it keeps until the client has closed, too.
+/// A TLS connection and its place, which it keeps until the client has closed, too.
 type Tcp = TlsStream<Lingering<Stalling<TcpStream>, Place>>;
 type Io = TokioIo<Tcp>;
 
@@ -252,8 +252,8 @@ impl Client {
         }
     }
 
-    /// Answers a request; its record is open when this returns. Boxed, so that the memory is returned when the answer begins: a
-    /// stream of HTTP/2 keeps the memory of what it has waited for as long as its content is sent.
+    /// Answers a request; its entry is open when this returns. Boxed, so that the memory is freed when the answer begins: an HTTP/2 stream
+    /// keeps the memory of its future as long as its content is sent.
     fn answer(
         &self,
         request: Request<Incoming>,
@@ -403,7 +403,7 @@ impl Drop for Unserved {
     }
 }
 
-/// Requests of a connection that its client has given up lately.
+/// Recently cancelled requests of a connection.
 struct Cancelled {
     max: u32,
     cause: Cause,
@@ -412,7 +412,7 @@ struct Cancelled {
     close: Arc<Notify>,
 }
 
-/// A request without an answer. Dropped, it was given up.
+/// A request without an answer. Dropping it counts as cancelled.
 struct Unanswered(Option<Arc<Cancelled>>);
 
 impl Unanswered {

@@ -8,11 +8,11 @@ use std::{
 
 use tokio::time::Instant;
 
-/// Largest number of clients that are remembered. Beyond it, a client without a tunnel that was idle for a second is forgotten;
-/// without one, no unknown client is let in.
+/// Largest number of remembered clients. Beyond it, a client without a tunnel that was idle for a second is evicted; without one, no
+/// unknown client is admitted.
 const MAX_KNOWN: usize = 65_536;
 
-/// Time after which all that a client has spent has come back.
+/// Time after which a client's buckets are full again.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Identity of a client.
@@ -48,7 +48,7 @@ pub(crate) enum NoPlace {
     Rate,
 }
 
-/// Tokens that come back at a rate, up to those of one second.
+/// Token bucket with a refill rate and the tokens of one second.
 #[derive(Debug)]
 struct Bucket {
     /// Spent, and not back yet.
@@ -67,7 +67,7 @@ impl Bucket {
         self.since = now;
     }
 
-    /// Takes `amount`, if that many are there.
+    /// Takes `amount` tokens, if available.
     fn take(&mut self, amount: f64, per_second: f64, now: Instant) -> bool {
         self.settle(per_second, now);
         let fits = self.spent + amount <= per_second;
@@ -96,7 +96,7 @@ struct Client {
 struct State {
     known: HashMap<ClientKey, Client>,
     total: usize,
-    /// Time of the last look for clients to forget: a look costs as much as there are.
+    /// Time of the last eviction: it costs time proportional to the number of clients.
     pruned: Option<Instant>,
 }
 
@@ -104,7 +104,7 @@ struct State {
 #[derive(Debug, Default)]
 pub(crate) struct Clients(Mutex<State>);
 
-/// A tunnel of a client, which is given back when this is dropped.
+/// A tunnel of a client, released when this is dropped.
 #[derive(Debug)]
 pub(crate) struct TunnelPlace {
     clients: Arc<Clients>,

@@ -5,7 +5,7 @@ use std::{
     sync::{PoisonError, RwLock},
 };
 
-/// The gateway's listeners, those of its metrics included.
+/// Listeners of the gateway, with those of its metrics.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners(RwLock<Vec<SocketAddr>>);
 

@@ -100,7 +100,7 @@ pub(crate) enum Answer {
 }
 
 impl Proxy {
-    /// The proxy that a route asks for.
+    /// Configured proxy of a route.
     ///
     /// # Errors
     /// When its template or its tokens cannot be used.
@@ -263,8 +263,8 @@ impl Proxy {
         if permitted.is_empty() { Err(Refusal::Prohibited(prohibited)) } else { Ok(permitted) }
     }
 
-    /// Judges a target that may be this machine: what listens here may trust who comes from here. `allow` names programs beside the
-    /// gateway, and opens none of the gateway's own listeners: its limits and its log would take the client for the gateway.
+    /// Checks a target that may be this machine, whose services may trust local connections. `allow` permits programs beside the gateway,
+    /// and none of the gateway's own listeners: its limits and its log would treat the client as the gateway.
     // RFC 9298 §7
     fn check_own(&self, target: SocketAddr, local: io::Result<SocketAddr>) -> Result<(), Prohibited> {
         let Ok(local) = local.map(|local| local.ip().to_canonical()) else { return Ok(()) };

@@ -35,7 +35,7 @@ impl Rules {
         Self { allow: networks(&config.allow), deny: networks(&config.deny), denied_ports: config.deny_ports.clone() }
     }
 
-    /// Judges a port, before anything is looked up.
+    /// Checks a port, before any look-up.
     pub(super) fn check_port(&self, port: u16) -> Result<(), Prohibited> {
         if self.denied_ports.contains(&port) { Err(Prohibited::Port) } else { Ok(()) }
     }
@@ -56,8 +56,8 @@ impl Rules {
     }
 }
 
-/// The address to which a packet goes in the end: the IPv4 address inside of an IPv6 address, where a translator or a tunnel on the way
-/// takes it out.
+/// Final destination of packets to an address: the IPv4 address embedded in an IPv6 address, if a translator or a tunnel on the path
+/// extracts it.
 fn inner(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address.to_canonical() else { return address.to_canonical() };
     let octets = v6.octets();

@@ -137,7 +137,7 @@ fn by_client_io(error: io::Error) -> BodyError {
     by_client(error)
 }
 
-/// Copies one direction, and its end. Each side comes with what its errors are.
+/// Copies one direction, and its end. Each side has a function that classifies its errors.
 async fn copy(
     (mut from, read_error): (impl AsyncRead + Unpin, fn(io::Error) -> BodyError),
     (mut to, write_error): (impl AsyncWrite + Unpin, fn(io::Error) -> BodyError),

@@ -48,7 +48,7 @@ const TURN: usize = 64;
 const SCRATCH: usize = 64 * 1024;
 
 thread_local! {
-    /// Room for what a socket has; nothing stays in it.
+    /// Buffer for received data; empty between calls.
     static RECEIVED: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into());
 }
 
@@ -57,7 +57,7 @@ thread_local! {
 pub(super) enum End {
     /// The client has ended its side.
     Client,
-    /// Nothing came for the idle timeout.
+    /// Idle timeout.
     Idle,
     /// The system reports that the target is unreachable.
     Target(io::Error),
@@ -116,7 +116,7 @@ impl TargetSocket {
         self.io.try_io(Interest::WRITABLE, || self.state.try_send((&self.io).into(), &transmit))
     }
 
-    /// Gives each received datagram to `take`, at most those of one system call.
+    /// Passes each received datagram to `take`, at most those of one system call.
     // RFC 9298 §6.2 MUST-1: ECN marks are not looked at
     pub(crate) fn try_receive(&self, mut take: impl FnMut(&[u8])) -> io::Result<usize> {
         RECEIVED.with_borrow_mut(|buffer| {
@@ -378,7 +378,7 @@ impl Idle {
         self.last + self.timeout
     }
 
-    /// Waits until nothing has come for the timeout.
+    /// Waits for the idle timeout.
     async fn over(&self) {
         tokio::time::sleep_until(self.until()).await;
     }

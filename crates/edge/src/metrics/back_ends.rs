@@ -12,14 +12,14 @@ pub(crate) struct BackEndLabel {
     pub(crate) back_end: String,
 }
 
-/// A back end and what came of a request to it.
+/// A back end and the result of a request to it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct BackEndResult {
     pub(crate) back_end: String,
     pub(crate) result: &'static str,
 }
 
-/// The name of a back end, and what came of looking it up.
+/// Name of a back end, and the result of its look-up.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct NameResult {
     pub(crate) back_end: String,

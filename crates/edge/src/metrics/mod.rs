@@ -50,7 +50,7 @@ pub(crate) struct ProtocolLabel {
     pub(crate) protocol: &'static str,
 }
 
-/// A protocol and what came of it.
+/// A protocol and a result.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct ResultLabels {
     pub(crate) protocol: &'static str,

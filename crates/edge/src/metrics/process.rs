@@ -8,7 +8,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// Figures about the process. They are read from the system when they are asked for.
+/// Metrics of the process, read from the system on demand.
 pub(crate) struct ProcessMetrics {
     /// Without the prefix of the gateway's figures.
     pub(super) registry: Registry,
@@ -51,7 +51,7 @@ impl ProcessMetrics {
         Self { registry, ..this }
     }
 
-    /// Asks the system. What it does not say stays as it was.
+    /// Reads the system's values. Missing values do not change.
     pub(crate) fn refresh(&self) {
         let Ok(process) = Process::myself() else { return };
         let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);

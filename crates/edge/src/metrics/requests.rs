@@ -25,7 +25,7 @@ pub(crate) struct LimitLabel {
     pub(crate) limit: String,
 }
 
-/// A route, and what came of the password of a request.
+/// A route, and the result of a request's password.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct AuthenticationLabels {
     pub(crate) route: String,
@@ -59,7 +59,7 @@ pub(crate) struct RequestMetrics {
 }
 
 impl RequestMetrics {
-    /// Requests in flight, of each version of HTTP that there is.
+    /// Requests in flight, by version of HTTP.
     pub(crate) fn open(&self) -> BTreeMap<&'static str, i64> {
         let open = |protocol| (protocol, self.in_flight.get_or_create(&ProtocolLabel { protocol }).get());
         ["http/1.1", "h2", "h3"].map(open).into()

@@ -65,7 +65,7 @@ pub(crate) struct Entry {
     proxy: Option<SocketAddr>,
     certificate: Option<Arc<ClientCertificate>>,
     protocol: &'static str,
-    /// The connection, when the request came before the client's address was validated.
+    /// Connection of a request that arrived before the client's address was validated.
     unvalidated: Option<tiderace::Connection>,
     /// The way of a QUIC connection through the policies.
     progress: Option<Arc<PolicyProgress>>,
@@ -73,7 +73,7 @@ pub(crate) struct Entry {
     head: Option<(StatusCode, f64)>,
     /// Bytes of the answer's content.
     bytes: u64,
-    /// With so many the answer is whole: HTTP/1.1 asks for nothing behind the content that its head has promised, be it trailers.
+    /// Number of bytes with which the answer is complete: HTTP/1.1 does not poll beyond the promised content, not even for trailers.
     promised: Option<u64>,
     /// All of the answer was handed on.
     is_handed_on: bool,
@@ -235,7 +235,7 @@ impl Entry {
         self.record.error = Some(error.to_string());
     }
 
-    /// Puts the entry around the answer's body: it ends with it.
+    /// Adds the entry to the answer's body, with which it ends.
     pub(crate) fn around(mut self, mut response: Response<AnyBody>) -> Response<AnyBody> {
         let status = response.status();
         // What is said to a client that has gone is no answer.
@@ -270,7 +270,7 @@ impl Entry {
         self.record.traffic = Some(traffic);
     }
 
-    /// Cause of the request's end, shared with those that may find it.
+    /// Cause of the request's end, shared with code that may find it.
     pub(crate) fn cause(&self) -> Cause {
         self.causes.own.clone()
     }
@@ -281,7 +281,7 @@ impl Entry {
         self.set_tunnel();
     }
 
-    /// The tunnel has ended, having carried so many bytes to the client.
+    /// Ends the entry of a tunnel that carried this number of bytes to the client.
     pub(crate) fn end_tunnel(mut self, bytes: u64, broken: Option<&BodyError>) {
         self.bytes = bytes;
         match broken {

@@ -17,13 +17,13 @@ const WAITING: usize = 4_096;
 /// Command to the writing thread.
 enum LogCommand {
     Line(Vec<u8>),
-    /// Say when everything before this is written.
+    /// Report when all lines before this one are written.
     Sync(mpsc::SyncSender<()>),
 }
 
 type Commands = mpsc::SyncSender<LogCommand>;
 
-/// Writes the access log on a thread of its own, so that a slow disk delays no request.
+/// Writes the access log on its own thread, so that a slow disk delays no request.
 #[derive(Clone)]
 pub(crate) struct AccessLog(Option<Output>);
 
@@ -119,7 +119,7 @@ fn combined(line: &Line<'_>) -> String {
     )
 }
 
-/// Text in which nothing ends a quotation or a line.
+/// Escapes characters that would end a quotation or a line.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -131,7 +131,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// The access logs of all generations that have something to write.
+/// Access logs of all generations with lines to write.
 #[derive(Clone, Default)]
 pub(crate) struct Logs(Arc<Mutex<Vec<Writer>>>);
 
@@ -148,7 +148,7 @@ impl Logs {
         all.push(Writer { commands, thread });
     }
 
-    /// Waits until every line so far is written.
+    /// Waits until all lines so far are written.
     pub(crate) fn sync(&self) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = std::mem::take(&mut *all);
@@ -202,7 +202,7 @@ pub(super) struct Line<'a> {
     /// The address `client` was not validated.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) client_unvalidated: bool,
-    /// The answer went out whole.
+    /// Set if the complete answer was sent.
     pub(super) complete: bool,
     pub(super) ended_by: &'static str,
     pub(super) reason: &'static str,
@@ -210,7 +210,7 @@ pub(super) struct Line<'a> {
     pub(super) policy: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<&'a str>,
-    /// The target of a proxy's tunnel, and what went there.
+    /// Target of a proxy's tunnel, and the traffic to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) target: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -34,7 +34,7 @@ pub(crate) enum DropReason {
     Rate,
     /// The system, or the connection, refused it.
     NotSent,
-    /// Nothing takes datagrams.
+    /// No target for datagrams.
     NoTarget,
 }
 

@@ -127,7 +127,7 @@ pub(crate) struct Passwords {
 }
 
 impl Passwords {
-    /// The name as it is kept, and the hash, of a user.
+    /// Stored name and hash of a user.
     pub(super) fn find(&self, name: &str) -> Option<(Arc<str>, Arc<StoredHash>)> {
         self.users.get_key_value(name).map(|(name, hash)| (name.clone(), hash.clone()))
     }
@@ -142,7 +142,7 @@ impl Passwords {
 /// Reads a file of passwords.
 ///
 /// # Errors
-/// When it cannot be read, everybody may read it, or a line is not as it should be. No message has a hash in it.
+/// When it cannot be read, all users may read it, or a line is malformed. No message contains a hash.
 pub(crate) fn read(path: &Path) -> Result<Passwords, PasswordsError> {
     let unreadable = |source| PasswordsError::Unreadable { path: path.to_owned(), source };
     let mode = std::fs::metadata(path).map_err(unreadable)?.permissions().mode();

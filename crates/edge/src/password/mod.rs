@@ -30,7 +30,7 @@ pub(crate) struct BasicAuth {
     hashing: Arc<Hashing>,
 }
 
-/// Reason why a request is not let in.
+/// Reason for the refusal of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Denied {
     /// No name and password.
@@ -49,7 +49,7 @@ impl From<Busy> for Denied {
     }
 }
 
-/// A user that was let in.
+/// An authenticated user.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct User {
     pub(crate) name: Arc<str>,
@@ -58,7 +58,7 @@ pub(crate) struct User {
 }
 
 impl BasicAuth {
-    /// The authentication that a route asks for.
+    /// Configured authentication of a route.
     ///
     /// # Errors
     /// When the file of users cannot be used.
@@ -93,7 +93,7 @@ impl BasicAuth {
         if is_right { Ok(User { name, is_remembered }) } else { Err(Denied::Wrong) }
     }
 
-    /// The answer to a request that is not let in.
+    /// Response to a refused request.
     pub(crate) fn response(&self, denied: Denied) -> Response<AnyBody> {
         match denied {
             Denied::Missing | Denied::Wrong => {

@@ -42,7 +42,7 @@ pub(crate) struct Sample {
     /// The smoothed round trip over the smallest one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) queueing: Option<f64>,
-    /// The share of packets lost; with half a packet more, so that there is a ratio between two of them.
+    /// Share of lost packets; with half a packet more, so that a ratio between two of them exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) loss: Option<f64>,
 }

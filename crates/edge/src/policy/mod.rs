@@ -41,7 +41,7 @@ struct Policy {
 /// Known facts of a connection.
 #[derive(Clone, Copy)]
 struct Known<'a> {
-    /// Address of the client: the one that it came from first.
+    /// First address of the client.
     remote: SocketAddr,
     name: Option<&'a str>,
     alpn: Option<&'a [u8]>,
@@ -70,7 +70,7 @@ fn named(names: &Many, name: &str) -> bool {
     })
 }
 
-/// Returns whether a condition holds: it is not asked for, or its value is known and fits.
+/// Returns whether a condition holds: it is not set, or its value is known and matches.
 fn holds<T>(asked: bool, known: Option<T>, fits: impl FnOnce(T) -> bool) -> bool {
     !asked || known.is_some_and(fits)
 }
@@ -122,7 +122,7 @@ impl Policies {
         Self { all, listener, lots: lots.clone(), otherwise: base.congestion }
     }
 
-    /// As they are for connections at this address.
+    /// Policies for connections at this address.
     pub(crate) fn at(&self, listener: SocketAddr) -> Self {
         Self { listener, ..self.clone() }
     }
@@ -132,7 +132,7 @@ impl Policies {
         self.all.iter().any(|policy| policy.config.rtt_above.is_some() || policy.config.loss_above.is_some())
     }
 
-    /// Returns whether the connection of this client is among those that get the policy.
+    /// Returns whether the connection of this client is in the share that gets the policy.
     fn drawn(&self, number: usize, remote: SocketAddr) -> bool {
         let share = self.all[number].config.share.0;
         let lot = self.lots.hash_one((&self.all[number].config.name, remote)) >> 11;

@@ -40,7 +40,7 @@ pub enum ProcessError {
     /// Another part of the configuration cannot be set up.
     #[error("{0}")]
     Setup(#[from] SetupError),
-    /// Connection IDs would have another form, and nobody would find those that there are.
+    /// Connection IDs would change their form, so that existing connections could not be found.
     #[error("the connection IDs of `[load-balancer]` stay what they were at the start")]
     Routable,
     /// The process cannot take over from another one, or has handed over itself.

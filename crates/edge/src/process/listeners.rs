@@ -19,7 +19,7 @@ use crate::{
 
 type ByAddress<T> = HashMap<SocketAddr, T>;
 
-/// Listeners of a process, by their addresses as they are written in the configuration.
+/// Listeners of a process, by their configured addresses.
 pub(crate) struct Listeners {
     /// With TLS, over TCP and QUIC.
     secure: Mutex<ByAddress<Listener>>,
@@ -66,7 +66,7 @@ impl Listeners {
         Ok(Self { secure: Mutex::new(secure), plain: Mutex::new(plain), retained: Mutex::default() })
     }
 
-    /// Opens the addresses of `next` that are not open yet. Those that are open are not changed.
+    /// Opens new addresses of `next`. Open ones are not changed.
     pub(super) fn open_more(
         &self,
         next: &Generation,
@@ -78,7 +78,7 @@ impl Listeners {
         Ok(Opened { secure, plain })
     }
 
-    /// Goes on under `next`: adds what was opened for it, and drains what it does not have.
+    /// Continues under `next`: adds the opened addresses, and drains removed ones.
     pub(super) fn adopt(&self, opened: Opened, next: &Generation, siblings: &Siblings) {
         let (mut secure, mut plain) = (self.secure(), self.plain());
         secure.extend(opened.secure);
@@ -105,7 +105,7 @@ impl Listeners {
         self.plain().values().for_each(|listener| listener.set_accepting(true));
     }
 
-    /// Accepts nothing more; connections end after their requests.
+    /// Accepts no more connections; existing ones end after their requests.
     pub(super) fn drain(&self, generation: &Generation) {
         self.secure().values().for_each(|listener| listener.drain(generation));
         self.plain().clear();

@@ -86,8 +86,8 @@ impl Process {
         Ok(this)
     }
 
-    /// Makes everything, on the sockets of another process where it offers them. These accept nothing before
-    /// [`commence`](Self::commence), and what is used of them is taken out of `taken`.
+    /// Builds everything, on the sockets that another process offers. These accept only after [`commence`](Self::commence). Used ones are
+    /// removed from `taken`.
     pub(crate) fn build(file: &Path, mut taken: Option<&mut TakenOver>) -> Result<Arc<Self>, ProcessError> {
         // The program may have another place when it is to be started again.
         let program = std::env::current_exe().unwrap_or_default();
@@ -145,7 +145,7 @@ impl Process {
         self.siblings.follow(self);
     }
 
-    /// Tells the proxies where this gateway listens.
+    /// Passes the addresses of this gateway to its proxies.
     fn note_addresses(&self) {
         let own = self.addresses().into_iter().chain(self.redirecting()).chain(self.metrics_address());
         self.shared.persistent.listeners.set(own.collect());
@@ -293,7 +293,7 @@ impl Process {
     }
 }
 
-/// Tells the service manager about the process, where there is one.
+/// Notifies the service manager, if there is one.
 pub(crate) fn notify(news: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(news) {
         tracing::warn!("cannot tell the service manager: {error}");

@@ -79,8 +79,8 @@ impl Process {
         self.shared.persistent.captures.list()
     }
 
-    /// Captures what the connections of a client (`client`), or the one with an ID (`cid`), do for so many `seconds`, or until
-    /// `stop` is ready; gives what came of it as JSON, with `error` and `hint` when nothing did.
+    /// Captures the connections of a client (`client`), or the one with an ID (`cid`), for this number of `seconds`, or until `stop` is
+    /// ready; returns the result as JSON, with `error` and `hint` on failure.
     async fn capture(&self, order: &Value, stop: impl Future<Output = ()>) -> Value {
         let text = |name: &str| order[name].as_str();
         let who = match (text("client"), text("cid")) {

@@ -72,7 +72,7 @@ async fn echo(session: &Session, first: Bytes, counters: &Counters) {
     }
 }
 
-/// Datagrams that were dropped because too many waited, as far as they are counted.
+/// Datagrams dropped because too many waited, as far as counted.
 struct Dropped(u64);
 
 impl Dropped {

@@ -31,7 +31,7 @@ impl Counters {
     }
 }
 
-/// The half that goes to the client.
+/// Half towards the client.
 pub(super) struct Down(pub(super) SendStream, pub(super) Counters);
 
 /// The half that comes from the client.

@@ -52,14 +52,14 @@ pub(crate) struct Sessions {
     metrics: Arc<Metrics>,
 }
 
-/// Room of a session: its place among those of its client, and its charge.
+/// Resources of a session: its place among those of its client, and its charge.
 struct Admitted {
     place: TunnelPlace,
     charge: Charge,
 }
 
 impl Sessions {
-    /// The sessions that a route asks for. `places` are those with all back ends.
+    /// Configured sessions of a route. `places` are those with all back ends.
     pub(crate) fn new(
         config: &config::WebTransport,
         limits: &config::Limits,
@@ -122,7 +122,7 @@ impl Sessions {
         }
     }
 
-    /// Judges a request by its fields, before anything is waited for.
+    /// Checks a request by its fields, before any wait.
     fn admit(
         &self,
         request: &Request<AnyBody>,

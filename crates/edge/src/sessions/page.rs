@@ -15,7 +15,7 @@ use crate::{
 };
 
 const PAGE: &str = include_str!("page.html");
-/// The page loads nothing, and speaks with its own origin only.
+/// The page loads no resources, and connects to its own origin only.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'";
 /// Bytes of the download.
 const SIZE: u32 = 1 << 20;

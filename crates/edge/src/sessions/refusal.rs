@@ -83,7 +83,7 @@ impl Refusal {
         }
     }
 
-    /// The answer. A request that the library has given up is reset in place of it.
+    /// Response to the request. A request that the library has abandoned is reset instead.
     pub(super) fn response(self) -> Response<AnyBody> {
         let status = match self {
             Self::NoSession => StatusCode::METHOD_NOT_ALLOWED,

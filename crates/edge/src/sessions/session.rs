@@ -28,7 +28,7 @@ const PROTOCOL: &str = "webtransport";
 const EXCESS: u64 = 4;
 /// Code with which a session is closed when the time of a drain has ended.
 const DRAINED: u32 = 16;
-/// Code with which a session is closed that has carried nothing for its idle timeout.
+/// Close code of a session after its idle timeout.
 const IDLE: u32 = 17;
 
 /// A session at work.

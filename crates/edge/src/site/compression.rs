@@ -128,7 +128,7 @@ pub(crate) struct Accepted {
 }
 
 impl Accepted {
-    /// A site that compresses nothing.
+    /// A site without compression.
     pub(crate) fn none() -> Self {
         Self { coding: None, smaller: None, is_head: false }
     }
@@ -244,7 +244,7 @@ impl Compressor {
     }
 }
 
-/// Compresses content that is there already; `None` when it becomes no shorter.
+/// Compresses complete content; `None` if it does not become shorter.
 async fn at_once(coding: Coding, content: &Bytes) -> Option<Bytes> {
     let mut compressed = Vec::new();
     coding.encoder(io::Cursor::new(content.clone())).read_to_end(&mut compressed).await.ok()?;
@@ -296,7 +296,7 @@ fn describe(response: &mut Response<AnyBody>, coding: Coding, length: Option<usi
 
 type Trailers = Arc<Mutex<Option<HeaderMap>>>;
 
-/// Content that is compressed while it goes out.
+/// Content that is compressed while it is sent.
 struct Compressed {
     encoder: Pin<Box<dyn AsyncRead + Send>>,
     trailers: Trailers,
@@ -559,7 +559,7 @@ mod tests {
         pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4_096
     }
 
-    /// Resident memory is that of all tests of a process, so this one starts a process that runs [`encoders_alone`] and nothing else.
+    /// Resident memory is that of all tests of a process, so this test starts a process that runs only [`encoders_alone`].
     #[test]
     fn encoders_hold_no_more_than_they_are_charged() {
         let own = std::env::current_exe().unwrap();

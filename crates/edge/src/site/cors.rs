@@ -124,7 +124,7 @@ impl Cors {
         }
     }
 
-    /// Sets the fields of a response to a request from `origin`. `is_preflight` says that the gateway has answered.
+    /// Sets the fields of a response to a request from `origin`. `is_preflight`: the gateway has answered.
     pub(super) fn response(&self, fields: &mut HeaderMap, origin: Option<&HeaderValue>, is_preflight: bool) {
         let kept = |name: &HeaderName| {
             let of_preflight = *name == header::ACCESS_CONTROL_ALLOW_METHODS

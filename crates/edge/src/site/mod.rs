@@ -36,7 +36,7 @@ pub(crate) struct Site {
     hsts: Option<HeaderValue>,
     compressor: Option<Compressor>,
     cors: Option<Cors>,
-    /// Content and media type of pages, by the status that they stand for.
+    /// Content and media type of error pages, by status.
     pages: BTreeMap<StatusCode, (Bytes, &'static str)>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct AskedFor {
 }
 
 impl Site {
-    /// Makes what `route` asks for.
+    /// Builds the site of `route`.
     ///
     /// # Errors
     /// When a page for an error cannot be read.

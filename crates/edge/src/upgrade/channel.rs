@@ -109,12 +109,12 @@ impl Channel {
     }
 }
 
-/// Returns whether an error says that the other process took too long.
+/// Returns whether an error is a timeout of the other process.
 pub(super) fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Returns whether an error says that the other process is gone.
+/// Returns whether an error shows that the other process has ended.
 pub(super) fn is_gone(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), UnexpectedEof | BrokenPipe | ConnectionReset)

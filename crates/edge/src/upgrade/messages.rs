@@ -81,7 +81,7 @@ pub(super) enum Built {
     Failed { error: String, hint: Option<String> },
 }
 
-/// Parts of an offer that the newer process takes; the older one keeps the others, and drains them.
+/// Accepted parts of an offer; the older process keeps the others, and drains them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Taken {
     pub(super) addresses: Vec<SocketAddr>,

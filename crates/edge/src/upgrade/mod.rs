@@ -57,7 +57,7 @@ pub enum UpgradeError {
     /// Another process has taken over from this one already.
     #[error("this process has handed over to another one already")]
     HandedOver,
-    /// More older processes than can be told apart still have connections.
+    /// Too many older processes with connections to be distinguished.
     #[error("{0} older processes still have connections")]
     TooMany(usize),
     /// The processes cannot talk to each other.

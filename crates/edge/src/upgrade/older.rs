@@ -24,11 +24,11 @@ use super::{
 };
 use crate::{Process, metrics::ReasonLabel, process::notify};
 
-/// Between the stop of this process and the start of the newer one nothing is left to do but to begin.
+/// Time limit between the stop of this process and the start of the newer one, which has only to begin.
 const COMMIT_PATIENCE: Duration = Duration::from_secs(10);
 /// A program that has closed the channel ends within this time.
 const EXIT_PATIENCE: Duration = Duration::from_secs(2);
-/// Connection IDs of handshakes that are told, at most.
+/// Largest number of reported connection IDs of handshakes.
 const MOST_HANDSHAKES: usize = 16_384;
 /// Older processes with connections, at most. Each has a byte in connection IDs.
 const MOST_SIBLINGS: usize = 200;
@@ -95,7 +95,7 @@ impl Process {
         }
     }
 
-    /// Talks to the newer process until it serves. `paused` is what this one has stopped serving.
+    /// Exchanges messages with the newer process until it serves. `paused` are the stopped parts of this one.
     fn offer_all(
         &self,
         channel: &Channel,
@@ -269,7 +269,7 @@ impl Process {
         Ok(())
     }
 
-    /// Reads for its own connections, and for those of older processes, because no newer process is left that does.
+    /// Reads for its own connections, and for those of older processes, because no newer process is left.
     fn read_again(self: &Arc<Self>) {
         tracing::warn!("no newer process is left: this one reads for its connections, and takes no new ones");
         for listener in self.listeners().secure().values() {

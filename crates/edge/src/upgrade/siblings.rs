@@ -38,7 +38,7 @@ pub(crate) struct SiblingProcess {
     /// Stream to it. The process knows by its end that no newer one is left.
     pub(super) control: UnixStream,
     pub(super) links: HashMap<SocketAddr, Arc<Sibling>>,
-    /// Number of its connections, as it said last.
+    /// Last reported number of its connections.
     connections: Mutex<Option<u64>>,
 }
 
@@ -137,7 +137,7 @@ impl Siblings {
         *self.handshakes.lock().unwrap_or_else(PoisonError::into_inner) = (handshakes, Some(Instant::now()));
     }
 
-    /// Tells an endpoint which processes have connections at its address.
+    /// Informs an endpoint about the processes with connections at its address.
     pub(crate) fn tell(&self, address: SocketAddr, endpoint: &Endpoint) {
         let links: Vec<_> = self.all().iter().filter_map(|sibling| sibling.links.get(&address).cloned()).collect();
         let handshakes = self.handshakes().into_iter().filter(|handshake| handshake.address == address);
@@ -191,7 +191,7 @@ impl Siblings {
         following.drain(..).for_each(|task| task.abort());
     }
 
-    /// Numbers of connections, as the processes said last.
+    /// Last reported numbers of connections of the processes.
     pub(crate) fn status(&self) -> Vec<(u64, u32, Option<u64>)> {
         let connections =
             |sibling: &SiblingProcess| *sibling.connections.lock().unwrap_or_else(PoisonError::into_inner);

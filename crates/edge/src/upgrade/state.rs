@@ -84,7 +84,7 @@ impl Process {
         (quic.max(self.shared.admission.total())) as u64
     }
 
-    /// Tells all endpoints which processes have connections at their addresses.
+    /// Informs all endpoints about the processes with connections at their addresses.
     pub(crate) fn tell_siblings(&self) {
         let (listeners, mut retained) = (self.listeners().secure(), self.listeners().retained());
         retained.retain(|address, _| self.siblings.need(address));

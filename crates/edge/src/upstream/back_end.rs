@@ -34,9 +34,9 @@ use crate::{
 const PASSED_OVER: Duration = Duration::from_secs(2);
 /// Unused connections to a back end are kept for this long.
 const KEPT: Duration = Duration::from_secs(60);
-/// Unused connections to a back end that a worker keeps.
+/// Largest number of idle connections to a back end that a worker keeps.
 const KEPT_COUNT: usize = 128;
-/// A silent connection of HTTP/2 is asked after this time whether it is there, and has as much to answer.
+/// Silence after which an HTTP/2 connection is sent a PING, and time limit of its answer.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Bytes of an answer that a connection of HTTP/1.1 reads ahead, which bounds its fields, too; and of a request that wait to be
 /// sent.
@@ -77,9 +77,9 @@ pub(crate) struct BackEnd {
     server_name: String,
     /// One for each worker, so that an answer wakes the thread that waits for it.
     pools: Vec<Pool>,
-    /// Over TLS: the same for HTTP/1.1 alone, for connections that become something else.
+    /// Over TLS: the same for HTTP/1.1 only, for connections that switch to another protocol.
     plain: Vec<Pool>,
-    /// Over TLS: the version that it has chosen last, 0 before it has.
+    /// Over TLS: last negotiated version, 0 before the first.
     chosen: AtomicU8,
     /// Result of the latest health checks.
     well: AtomicBool,
@@ -165,7 +165,7 @@ impl BackEnd {
         Ok(this)
     }
 
-    /// Returns whether this is what `route`, which believes `trust`, means by `to`.
+    /// Returns whether this is the back end of `to` in `route`, with this `trust`.
     pub(super) fn is_for(&self, to: &str, host: Host, route: &Route, trust: &Trust) -> bool {
         let same_tls = self.protocol != Protocol::Tls || self.trust == *trust && self.server_name == route.tls.name;
         let same_limits = self.requests == route.requests && self.connect_timeout == route.connect_timeout.0;
@@ -177,7 +177,7 @@ impl BackEnd {
         self.to == to
     }
 
-    /// Returns whether this is an address of what `route`, which believes `trust`, means by `to`.
+    /// Returns whether this is an address of the back end of `to` in `route`, with this `trust`.
     pub(super) fn is_address_for(&self, to: &str, route: &Route, trust: &Trust) -> bool {
         self.host != Host::Url && self.is_for(to, self.host, route, trust)
     }

@@ -67,7 +67,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) metrics: &'a Arc<Metrics>,
 }
 
-/// The place of a request with a back end, among all and among those of that one.
+/// Place of a request, among all requests and among those of its back end.
 #[derive(Debug)]
 pub(crate) struct Place {
     _all: OwnedSemaphorePermit,
@@ -87,15 +87,14 @@ pub(crate) struct Failure {
 /// An answer, and how it was come by.
 pub(crate) struct Answer {
     pub(crate) response: Response<Incoming>,
-    /// The request's place with the back end, which it keeps until its answer has ended.
+    /// Place of the request, which it keeps until its response has ended.
     pub(crate) place: Place,
     pub(crate) back_end: String,
     pub(crate) tries: u32,
 }
 
 impl Upstream {
-    /// The back ends of `route`; those of `known` that are asked for in the same way are taken over with their connections and
-    /// what is known of their health.
+    /// Back ends of `route`; those of `known` with equal settings are reused, with their connections and health.
     ///
     /// # Errors
     /// When the certificates that back ends over TLS are verified by cannot be used.
@@ -167,8 +166,8 @@ impl Upstream {
         }
     }
 
-    /// The back end of a sticky session, or the next by `balance`, of those that are well; the next at all when none is. Not `failed`, if
-    /// there is another. `None` when there is none.
+    /// Back end of a sticky session, or the next healthy one by `balance`; any next one if none is healthy. Not `failed`, if there is
+    /// another. `None` without back ends.
     fn choose(
         &self,
         all: &[Arc<BackEnd>],

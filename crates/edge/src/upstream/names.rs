@@ -35,7 +35,7 @@ const SOON: Duration = Duration::from_secs(1);
 /// The back ends of a route at the moment.
 pub(super) type BackEnds = Arc<Vec<Arc<BackEnd>>>;
 
-/// The addresses to which a pool connects: those of the system's resolver, or one that is known.
+/// Addresses to which a pool connects: those of the system's resolver, or a fixed one.
 #[derive(Clone)]
 pub(crate) enum Resolver {
     System(GaiResolver),
@@ -76,7 +76,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// The back end at `host`, which is taken from `known` when it is there.
+    /// Back end at `host`, reused from `known` if it is there.
     pub(super) fn back_end(
         &self,
         to: &str,
@@ -100,7 +100,7 @@ pub(crate) fn name_of(to: &str) -> Option<(String, u16)> {
     (!is_address).then(|| (host.to_owned(), port))
 }
 
-/// Looks the names of a route up for as long as somebody has its back ends.
+/// Looks up the names of a route as long as its back ends are in use.
 pub(super) async fn refresh(source: Source, every: Duration, current: Weak<watch::Sender<BackEnds>>) {
     loop {
         let mut wait = every;

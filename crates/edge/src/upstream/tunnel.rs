@@ -103,7 +103,7 @@ fn malformed(error: impl std::fmt::Display) -> BodyError {
     ErrorWithEnding::error(Ending::Malformed, error.to_string())
 }
 
-/// An error in what a client sends on a tunnel.
+/// Error in a client's data on a tunnel.
 fn of_content(error: &BodyError) -> BodyError {
     ErrorWithEnding::error(Ending::of_content(error), error.to_string())
 }
@@ -205,8 +205,8 @@ async fn bytes_down(
     }
 }
 
-/// Returns whether few bytes of capsules are held, or half of the connection's memory is left to others: a large capsule that comes slowly
-/// can be given up.
+/// Returns whether few bytes of capsules are held, or half of the connection's memory is free: a large capsule that arrives slowly may be
+/// dropped.
 fn has_room(charge: &Charge) -> bool {
     charge.bytes() <= 4 * PIECE as u64 || charge.budget().held() <= charge.budget().limit() / 2
 }
