@@ -27,7 +27,7 @@ impl Default for ClosingConnections {
 }
 
 impl ClosingConnections {
-    /// Keeps an endpoint, which has a connection by now, until it has none.
+    /// Keeps an endpoint with a connection until it has none.
     pub(crate) fn await_of(&self, endpoint: Arc<Endpoint>) {
         let mut end = self.end.subscribe();
         self.spawn(async move {

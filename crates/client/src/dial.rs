@@ -83,7 +83,7 @@ enum LegEvent {
     PacketReceived,
 }
 
-/// Reason why there is no connection, and whether it came from the server.
+/// Cause of a failed connection, and whether the server sent it.
 struct Refusal {
     cause: Cause,
     by_server: bool,
@@ -154,7 +154,7 @@ impl Dial {
         }
     }
 
-    /// Starts a race beside a QUIC connection from which nothing was received since a request was sent.
+    /// Starts a race beside a QUIC connection that has been silent since a request was sent.
     pub(crate) fn beside(means: DialContext, to: Destination, plan: Plan, live: (Quic, Pending)) -> Self {
         Self { live: Some(live), ..Self::new(means, to, plan, None) }
     }
@@ -163,7 +163,7 @@ impl Dial {
         Instant::ZERO + self.means.started.elapsed()
     }
 
-    /// Goes on until a leg is to be used.
+    /// Runs until a leg is chosen.
     pub(crate) async fn until_used(&mut self) -> Result<Leg, FetchError> {
         loop {
             while let Some(action) = self.race.poll_action() {
@@ -180,7 +180,7 @@ impl Dial {
         }
     }
 
-    /// Goes on until there is a verdict.
+    /// Runs until there is a verdict.
     pub(crate) async fn until_judged(&mut self) -> Option<Verdict> {
         loop {
             while let Some(action) = self.race.poll_action() {
@@ -307,7 +307,7 @@ const NEXT_ADDRESS: Duration = Duration::from_millis(100);
 /// Addresses that QUIC tries: each gets whole datagrams.
 const ADDRESSES: usize = 4;
 
-/// With what addresses are tried.
+/// Context of the attempts.
 #[derive(Clone)]
 struct Attempts {
     config: ClientConfig,
@@ -425,8 +425,8 @@ fn probe_timeout(link: &Quic) -> Duration {
     })
 }
 
-/// Ends when nothing is heard for this long, and no less than a probe timeout, on a connection whose server owes an acknowledgement, from which a
-/// request is on its way. A server that has acknowledged everything is there: how long it takes for an answer is its own affair.
+/// Ends after silence for this time, and at least for a probe timeout, on a connection with a request in flight whose server owes an
+/// acknowledgement. A server that has acknowledged everything is alive: the client waits for its answer.
 pub(crate) async fn silence(link: &Quic, length: Duration) {
     // The request may be about to leave.
     let mut owed = true;
@@ -441,7 +441,7 @@ pub(crate) async fn silence(link: &Quic, length: Duration) {
     }
 }
 
-/// A connection that is silent: whether anything comes of it.
+/// A silent connection, observed until it receives a packet or ends.
 async fn wait_for_life(link: Quic, pending: Pending, events: mpsc::UnboundedSender<LegEvent>) -> LegEvent {
     let before = received(&link);
     let mut pending = pending;

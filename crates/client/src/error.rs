@@ -101,7 +101,7 @@ pub enum Cause {
         /// Words of the TLS library.
         reason: String,
     },
-    /// Nothing usable in time: handshake timeout, idle timeout, a peer that takes nothing.
+    /// Timeout: handshake timeout, idle timeout, a peer that reads nothing.
     #[error("{reason}")]
     Timeout {
         /// Timeout that ended the wait.
@@ -282,7 +282,7 @@ impl From<&hyper::Error> for Cause {
     }
 }
 
-/// An error and what led to it: hyper's own words say little.
+/// An error with its sources, because hyper's own messages have little detail.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

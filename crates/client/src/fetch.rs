@@ -434,7 +434,7 @@ impl Client {
     }
 }
 
-/// QUIC connection from which nothing was received while a request is in progress.
+/// QUIC connection without received packets while a request is in progress.
 struct Live {
     pending: (Quic, dial::Pending),
     /// The connection was there before this request.
@@ -444,7 +444,7 @@ struct Live {
 /// Outcome of a request on a connection.
 enum Sent {
     Answered(Result<Response<ResponseBody>, Failed>),
-    /// Nothing at all was received over QUIC: the request is in progress, and can be sent elsewhere as well.
+    /// Silence over QUIC: the request is in progress, and can be sent over TCP as well.
     Silent((Quic, dial::Pending)),
 }
 

@@ -27,7 +27,7 @@ use units::Duration;
 
 use crate::memory::Network;
 
-/// The first silence: RFC 4787 §4.3 asks for 2 minutes, RFC 9000 §10.1.2 has seen 30 seconds.
+/// First silence: RFC 4787 §4.3 requires 2 minutes of NATs, RFC 9000 §10.1.2 has observed 30 seconds.
 const FIRST: Duration = Duration::from_secs(15);
 /// Shortest silence that is tried: a network with shorter bindings breaks more than this connection.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -50,7 +50,7 @@ pub struct Mapping {
     pub kept: Duration,
     /// The shortest after which it was gone.
     pub forgotten: Option<Duration>,
-    /// Nothing has shown yet that it survives so long.
+    /// Set until it is known that the mapping survives this time.
     guessed: bool,
 }
 

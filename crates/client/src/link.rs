@@ -21,16 +21,14 @@ use crate::{
     upkeep::{Kept, Upkeep},
 };
 
-/// Limits for what a server may make a connection over TCP hold. Over HTTP/1.1: fields of a head, trailers apart, and bytes of what was
-/// read …
+/// Limits on the memory of a TCP connection. Over HTTP/1.1: number of header fields without trailers, and bytes of the read buffer …
 const H1_FIELDS: usize = 128;
 const H1_BUFFER: usize = 256 * 1024;
-/// … over HTTP/2: bytes of a field section, and of content that nobody has read yet, for a stream and in all.
+/// … over HTTP/2: bytes of a field section, and of unread content, for a stream and in total.
 const H2_FIELDS: u32 = 64 * 1024;
 const H2_STREAM: u32 = 2 << 20;
 const H2_CONNECTION: u32 = 5 << 20;
-/// A connection over HTTP/2 that waits for an answer asks after such a silence whether there is still anybody (PING), and waits as long
-/// for that.
+/// Silence after which an HTTP/2 connection with a pending answer sends a PING, and time limit of its answer.
 const H2_SILENCE: Duration = Duration::from_secs(20);
 
 /// An exchange that failed.
@@ -50,7 +48,7 @@ impl From<Failed> for FetchError {
 /// Request to be sent; it can be sent again when it has no content.
 pub(crate) struct Job {
     head: Parts,
-    /// `None` when there is nothing to send, or it was taken.
+    /// `None` without content, or once it was sent.
     body: Option<RequestBody>,
     empty: bool,
     progress: Progress,
@@ -84,7 +82,7 @@ impl Job {
         self.empty && (failed.unprocessed || self.head.method.is_idempotent())
     }
 
-    /// The request; one with content is there once.
+    /// The request. Its content can be taken once.
     pub(crate) fn request(&mut self) -> Request<RequestBody> {
         let nothing = || Empty::new().map_err(|never| match never {}).boxed_unsync();
         Request::from_parts(self.head.clone(), self.body.take().unwrap_or_else(nothing))
@@ -116,7 +114,7 @@ impl Quic {
         Ok(Self { endpoint, sender, kept: None })
     }
 
-    /// Looks after the connection as long as there is a handle, those of bodies included.
+    /// Maintains the connection as long as there is a handle, those of bodies included.
     pub(crate) fn keep(&mut self, upkeep: &Upkeep) {
         let kept = upkeep.begin(self.endpoint.clone(), self.connection().clone());
         self.kept = Some(Arc::new(kept));
@@ -207,7 +205,7 @@ impl Link {
         }
     }
 
-    /// Another handle, of what carries several exchanges at a time.
+    /// Another handle, if the connection carries several exchanges at a time.
     pub(crate) fn share(&self) -> Option<Self> {
         match self {
             Self::Quic(quic) => Some(Self::Quic(quic.clone())),
@@ -216,7 +214,7 @@ impl Link {
         }
     }
 
-    /// Sends a request, and gives the answer as soon as its fields are there.
+    /// Sends a request, and returns the answer as soon as its header section has arrived.
     pub(crate) async fn send(&mut self, mut request: Request<RequestBody>) -> Result<Response<ResponseBody>, Failed> {
         let failed = |error: &hyper::Error| Failed {
             cause: error.into(),
@@ -279,7 +277,7 @@ fn h1() -> http1::Builder {
     builder
 }
 
-/// RFC 9113 §8.3.1 MUST NOT: who asks does not say who it is in `:authority`. `None` where it does not.
+/// RFC 9113 §8.3.1 MUST NOT: `:authority` has no userinfo. `None` if the URI has none.
 fn without_user(uri: &Uri) -> Option<Uri> {
     let (_, host) = uri.authority()?.as_str().rsplit_once('@')?;
     let mut parts = uri.clone().into_parts();
@@ -287,7 +285,7 @@ fn without_user(uri: &Uri) -> Option<Uri> {
     Uri::from_parts(parts).ok()
 }
 
-/// RFC 9110 §7.6.1: fields that are for one connection do not go on to the next. `te` may say that trailers are welcome.
+/// RFC 9110 §7.6.1: removes fields for one connection. `te` may say that trailers are welcome.
 pub(crate) fn strip(fields: &mut HeaderMap) {
     let named: Vec<HeaderName> = fields
         .get_all(header::CONNECTION)

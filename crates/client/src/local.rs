@@ -26,7 +26,7 @@ pub(crate) fn any(remote: SocketAddr) -> SocketAddr {
     if remote.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() }
 }
 
-/// Address that this host has on the way to `remote`. Nothing is sent.
+/// Local address on the route to `remote`. Sends nothing.
 pub(crate) fn local_address(remote: SocketAddr) -> Option<IpAddr> {
     let socket = std::net::UdpSocket::bind(any(remote)).ok()?;
     socket.connect(remote).ok()?;

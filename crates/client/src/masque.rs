@@ -58,7 +58,7 @@ const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProxyError {
-    /// The proxy was named by something else than a host or a URI template.
+    /// The proxy is neither a host nor a URI template.
     #[error(transparent)]
     Template(#[from] TemplateError),
     /// Target or token that cannot be written into a request.

@@ -53,7 +53,7 @@ struct Known {
 /// Remembers verdicts by network and origin.
 #[derive(Debug)]
 pub struct Memory {
-    /// Head start where nothing is known.
+    /// Head start without a history.
     head_start: Duration,
     known: HashMap<(Network, String), Known>,
     /// Host, port and expiry of alternatives from `alt-svc`. RFC 7838 §2.2: not to be used in another network.

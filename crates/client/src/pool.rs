@@ -41,7 +41,7 @@ impl Slot {
         Some(self.idle.swap_remove(ready))
     }
 
-    /// Keeps a connection for the next.
+    /// Keeps a connection for the next request.
     pub(crate) fn keep(&mut self, link: Link) {
         match link.share() {
             Some(shared) => self.shared = Some(shared),

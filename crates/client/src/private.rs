@@ -72,7 +72,7 @@ pub struct Connected {
     pub verdict: tokio::task::JoinHandle<Option<Verdict>>,
 }
 
-/// A connection over QUIC, or over QMux. Clones refer to the same one.
+/// Connection over QUIC or QMux. Clones refer to the same one.
 #[derive(Clone)]
 pub enum Channel {
     /// Over UDP. The endpoint is the connection's own.

@@ -44,7 +44,7 @@ use crate::{
 const CONNECTIONS: u32 = 1_024;
 /// A request's fields have to be there by then.
 const FIELDS: Duration = Duration::from_secs(30);
-/// Time for which requests may go on when the proxy ends.
+/// Time limit for requests in progress when the proxy ends.
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// Rule for asking `http` as `https`.
@@ -128,7 +128,7 @@ impl Proxy {
         Ok(())
     }
 
-    /// Serves one connection of a program, tunnels included. It keeps its place until the program has closed, too.
+    /// Serves one connection of a program, with its tunnels. It keeps its place until the program has closed, too.
     async fn program(self: &Arc<Self>, stream: TcpStream, place: OwnedSemaphorePermit) {
         let _ = stream.set_nodelay(true);
         let mut builder = http1::Builder::new();

@@ -77,9 +77,9 @@ pub enum SkipReason {
 /// Event for the race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// Anything came over UDP from the server: a packet of the connection, or an answer to a question.
+    /// UDP packet of the server: of the connection, or an answer to a probe.
     PacketReceived,
-    /// The QUIC connection is there.
+    /// The QUIC connection is ready.
     QuicReady,
     /// The server has refused QUIC.
     QuicRefused,
@@ -87,7 +87,7 @@ pub enum Input {
     QuicFailed,
     /// The server has answered on TCP (SYN-ACK).
     TcpConnected,
-    /// TCP and TLS are there.
+    /// TCP and TLS are ready.
     TcpReady,
     /// TCP or TLS failed.
     TcpFailed,
@@ -100,18 +100,18 @@ pub enum Action {
     Start(Leg),
     /// Send a question to the UDP port.
     Ask,
-    /// Send the request here. Asked for once.
+    /// Send the request here. Returned once.
     Use(Leg),
-    /// No attempt is left: give up. Asked for once.
+    /// Fail, because no attempt is left. Returned once.
     Fail,
-    /// The verdict is there: connections that are not in use can be closed. Asked for once, last.
+    /// The verdict is known: unused connections can be closed. Returned once, last.
     Done,
 }
 
 /// Verdict on QUIC over this path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// QUIC is there, and was first.
+    /// QUIC works, and was first.
     Works,
     /// QUIC works, and TCP was there first.
     Slower {
@@ -122,7 +122,7 @@ pub enum Verdict {
     Blocked {
         /// Questions without an answer, the connection's own first packets not counted.
         questions: u32,
-        /// Round trip of TCP, which shows that the path itself is there.
+        /// Round-trip time of TCP, which shows that the path works.
         tcp_rtt: Duration,
     },
     /// UDP gets through, but QUIC does not complete: the path loses too much.
@@ -298,7 +298,7 @@ impl Race {
         }
     }
 
-    /// The verdict, once the evidence is there.
+    /// Verdict, once the evidence suffices.
     fn judge(&self, now: Instant) -> Option<Verdict> {
         let late = now.saturating_since(self.begun) >= self.plan.judge_after;
         if let Err(avoided) = self.plan.quic {
@@ -416,7 +416,7 @@ impl std::fmt::Display for Verdict {
 mod tests {
     use super::*;
 
-    /// A certificate that nobody signed fails over both, at about the same time.
+    /// An untrusted certificate fails over both legs, at about the same time.
     #[test]
     fn two_legs_that_fail_end_the_race_in_any_order() {
         use Input::{PacketReceived, QuicFailed, TcpConnected, TcpFailed};
@@ -438,7 +438,7 @@ mod tests {
         }
     }
 
-    /// Two tasks tell of the connection and of the handshake after it; which is heard first is chance.
+    /// Two tasks report the connection and its handshake, in random order.
     #[test]
     fn a_verdict_comes_whichever_is_heard_first() {
         for order in [[Input::TcpConnected, Input::TcpReady], [Input::TcpReady, Input::TcpConnected]] {

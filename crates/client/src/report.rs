@@ -19,7 +19,7 @@ pub(crate) const FIELD: HeaderName = HeaderName::from_static("quic-fallback");
 /// Origins that are remembered at most.
 const REMEMBERED: usize = 1_000;
 
-/// Report that an origin has asked for, and has yet to receive.
+/// Report that an origin has requested and not received.
 #[derive(Clone, Copy, Debug)]
 struct Report {
     asked: bool,
@@ -57,7 +57,7 @@ impl Reports {
         self.change(origin, |report| report.asked = asked);
     }
 
-    /// Takes a verdict in, about a network, on the way to `remote`.
+    /// Stores a verdict about a network, on the route to `remote`.
     pub(crate) fn learn(&self, origin: &str, verdict: Verdict, network: Network, remote: SocketAddr) {
         let due = word(verdict).map(|word| (word, network, remote));
         if due.is_some() || matches!(verdict, Verdict::Works | Verdict::Slower { .. }) {

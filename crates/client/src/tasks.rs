@@ -35,7 +35,7 @@ impl Tasks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first user, and what drives the connection until the last one is gone. Dropped, it ends all tasks.
+    /// Drives the connection until its last user is dropped. Returns the first user. When dropped, it ends all tasks.
     pub(crate) fn drive<E>(
         self,
         connection: impl Future<Output = Result<(), E>>,

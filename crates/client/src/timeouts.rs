@@ -53,7 +53,7 @@ pub struct Pace {
 }
 
 impl Default for Pace {
-    /// Anything at all within five minutes: streams of events may be silent for a while.
+    /// One byte within five minutes: event streams may be silent for a while.
     fn default() -> Self {
         Self { bytes: 1, within: Duration::from_secs(300) }
     }
@@ -152,7 +152,7 @@ pub struct TooSlow {
 
 /// Content that has to keep a pace.
 struct Paced {
-    /// `None` once it was given up.
+    /// `None` after the end by a timeout.
     body: Option<ResponseBody>,
     least: Pace,
     /// Bytes since the time began to count.
@@ -175,7 +175,7 @@ pub(crate) fn paced(body: ResponseBody, least: Pace) -> ResponseBody {
 }
 
 impl Paced {
-    /// The reader's wait has ended, with so many bytes.
+    /// Called when the reader's wait has ended, with the number of bytes.
     fn on_data(&mut self, length: usize) {
         if let Some(since) = self.since.take() {
             self.left = self.left.saturating_sub(since.elapsed());
@@ -236,7 +236,7 @@ impl Body for Paced {
 mod tests {
     use super::*;
 
-    /// Content may take as long as it takes while it keeps its pace, and time in which nobody reads does not count.
+    /// Content at the required pace may take any time, and time without a reader does not count.
     #[tokio::test]
     async fn only_waiting_without_progress_counts() {
         let least = Pace { bytes: 10, within: Duration::from_secs(5) };

@@ -19,7 +19,7 @@ use crate::{
 
 /// Interval between checks of this host's address. A check costs a system call or two, and no packet.
 const LOOK: Duration = Duration::from_millis(500);
-/// A question is given up after this time.
+/// Time limit of a probe.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Maintenance settings of connections.
@@ -102,7 +102,7 @@ impl Upkeep {
         Some(mappings.lock().unwrap_or_else(PoisonError::into_inner).of(network).next(longest))
     }
 
-    /// Asks after a silence, and learns from what comes.
+    /// Sends a PING after a silence, and learns from the result.
     async fn ask(&self, connection: &Connection, network: Network, silence: Duration) {
         let (challenges, received) = (connection.challenges_received(), packets(connection));
         connection.ping();
@@ -136,7 +136,7 @@ impl Upkeep {
     }
 }
 
-/// Goes on from another address.
+/// Continues from another address.
 fn move_to(endpoint: &Endpoint, address: IpAddr) {
     let moved = UdpSocket::bind((address, 0)).and_then(|socket| endpoint.rebind(socket));
     match moved {
@@ -151,7 +151,7 @@ fn packets(connection: &Connection) -> u64 {
     connection.stats().map_or(0, |stats| stats.packets_received)
 }
 
-/// Counters that change when anything is sent or received.
+/// Counters that change with every sent or received packet.
 fn activity(connection: &Connection) -> (u64, u64) {
     connection.stats().map_or((0, 0), |stats| (stats.datagrams_sent, stats.datagrams_received))
 }

@@ -30,7 +30,7 @@ struct Incoming {
     promised: Option<u64>,
     /// Error code for the peer when the body is dropped before its end.
     unread: Code,
-    /// Code of a session that was given up, which goes before.
+    /// Code of an aborted session, which takes precedence.
     give_up: GiveUp,
 }
 
@@ -83,7 +83,7 @@ impl Incoming {
         error
     }
 
-    /// A message whose length is not what its fields say is malformed (RFC 9114 §4.1.2).
+    /// A message whose length contradicts its fields is malformed (RFC 9114 §4.1.2).
     fn mismatch(&mut self) -> Error {
         let reason = "the content is not as long as its fields say".to_owned();
         let error = self.source.malformed(Violation { code: Code::MESSAGE_ERROR, reason });

@@ -54,7 +54,7 @@ pub struct Capsules {
     max: usize,
     /// The one type that is taken; `None` for all.
     only: Option<u64>,
-    /// Bytes that are still to come of a capsule that is skipped.
+    /// Remaining bytes of a skipped capsule.
     skip: u64,
     skipped: u64,
 }

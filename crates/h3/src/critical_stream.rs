@@ -10,8 +10,8 @@ use crate::error::Error;
 /// Bytes that may wait for a peer that gives no credit to such a stream.
 const MAX_WAITING: usize = 64 * 1024;
 
-/// A stream that is opened when there is something to say, before the handshake is complete if need be, and never ends. The control
-/// stream has something to say at once; without a table QPACK's streams never have.
+/// A stream that is opened with its first data, if necessary before the handshake is complete, and never ends. The control stream has data
+/// at once; without a table the QPACK streams never have.
 pub(crate) struct CriticalStream {
     /// Stream type, sent first.
     ty: u8,
@@ -54,7 +54,7 @@ impl CriticalStream {
         Ok(!self.waiting.is_empty())
     }
 
-    /// Opens the stream if there is something to say, and writes it.
+    /// Opens the stream if there is data, and writes it.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, quic: &tiderace::Connection) -> Result<(), Error> {
         if self.waiting.is_empty() {
             return Ok(());

@@ -53,8 +53,7 @@ impl Incoming {
 /// Drives what belongs to no request.
 pub(crate) struct Driver {
     shared: Arc<Shared>,
-    /// Control stream of this end. It carries the settings and at most two GOAWAY identifiers, so that it needs no bound of its
-    /// own.
+    /// Control stream of this endpoint. It carries the settings and at most two GOAWAY identifiers, so it needs no bound.
     control: CriticalStream,
     // RFC 9114 §6.2.1 MUST NOT-2, RFC 9204 §4.2 MUST NOT-2: one that is dropped would ask the peer to stop
     incoming: Vec<Incoming>,

@@ -95,7 +95,7 @@ pub enum Error {
     /// The peer does not understand extended CONNECT (RFC 9220 §3).
     #[error("the peer does not understand extended CONNECT")]
     NoConnectProtocol,
-    /// The peer read nothing of what was sent to it for too long.
+    /// The peer did not read for too long.
     #[error("the peer takes nothing of what is sent to it")]
     Stalled,
     /// The request lacks what a request needs.

@@ -33,8 +33,8 @@ impl Protocol {
 /// Fields that concern one connection of HTTP/1.1, which has no place here (RFC 9114 §4.2).
 const FORBIDDEN: [&str; 5] = ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
 
-/// Collector of the fields of one section as they are decompressed. The first fault is kept until the end: the rest still has
-/// to be decompressed.
+/// Collector of the fields of one section during decompression. The first fault is kept until the end, because the rest has to be
+/// decompressed.
 #[derive(Default)]
 pub(crate) struct Collector {
     method: Option<Method>,
@@ -243,7 +243,7 @@ fn malformed(what: &str) -> Violation {
     Violation { code: Code::MESSAGE_ERROR, reason: format!("a message that {what}") }
 }
 
-/// Fields as they are sent; trailers are nothing else. What concerns one connection of HTTP/1.1 is left out.
+/// Fields to send; trailers consist of these only. Fields of HTTP/1.1 for one connection are left out.
 pub(crate) fn ordinary(fields: &HeaderMap) -> impl Iterator<Item = Field<'_>> {
     // RFC 9114 §4.2 MUST NOT-1, MUST NOT-2, RFC 9114 §4.1 MUST NOT-1: nothing of one connection, and of TE the one value that is left
     let stays = |(name, value): &(&HeaderName, &HeaderValue)| {
@@ -265,7 +265,7 @@ fn pseudo<'a>(name: &'a [u8], value: &'a [u8]) -> Field<'a> {
 /// Target of a request.
 pub(crate) struct Target<'a> {
     authority: &'a str,
-    /// Nothing for a plain CONNECT.
+    /// `None` for a plain CONNECT.
     path: Option<Cow<'a, str>>,
 }
 
@@ -296,7 +296,7 @@ pub(crate) fn target<'a>(head: &'a http::request::Parts, protocol: Option<&Proto
     Ok(Target { authority, path: Some(path) })
 }
 
-/// The fields of a request, as they are sent.
+/// Encoded fields of a request.
 pub(crate) fn of_request<'a>(
     head: &'a http::request::Parts,
     target: &'a Target<'a>,
@@ -314,7 +314,7 @@ pub(crate) fn of_request<'a>(
     first.into_iter().chain(place.into_iter().flatten()).chain(protocol).chain(others)
 }
 
-/// The fields of a response, as they are sent.
+/// Encoded fields of a response.
 pub(crate) fn of_response(head: &http::response::Parts) -> impl Iterator<Item = Field<'_>> {
     [pseudo(b":status", head.status.as_str().as_bytes())].into_iter().chain(ordinary(&head.headers))
 }

@@ -13,7 +13,7 @@ use crate::error::{Code, Violation};
 /// Bytes that the datagrams of a request hold while they wait to be read. Beyond them, the oldest go.
 const MAX_WAITING: u64 = 64 * 1024;
 
-/// Bytes that those of all requests of a connection hold. Beyond them, the oldest of the request that holds most go.
+/// Bytes of all waiting datagrams of a connection. Beyond it, the oldest ones of the request that holds most are dropped.
 const MAX_TOGETHER: u64 = 256 * 1024;
 
 /// Bytes that datagrams hold whose request has not come. Beyond them, the oldest go.
@@ -28,7 +28,7 @@ const MAX_QUARTER: u64 = (1 << 60) - 1;
 /// Datagrams of one request.
 #[derive(Default)]
 pub(crate) struct Flow {
-    /// Copies: a slice would pin the whole buffer that it came in.
+    /// Copies, because a slice would pin its whole receive buffer.
     waiting: VecDeque<Bytes>,
     /// Bytes that they hold.
     held: u64,
@@ -46,7 +46,7 @@ fn cost(datagram: &Bytes) -> u64 {
     datagram.len() as u64 + ITEM_OVERHEAD
 }
 
-/// A copy: a slice would pin the whole buffer that it came in.
+/// A copy, because a slice would pin its whole receive buffer.
 fn copied(datagram: &[u8]) -> Bytes {
     if datagram.is_empty() { Bytes::new() } else { Bytes::copy_from_slice(datagram) }
 }
@@ -109,7 +109,7 @@ impl Flows {
         self.relax();
     }
 
-    /// Keeps a datagram whose request may still come.
+    /// Keeps a datagram whose request may still arrive.
     fn keep(&mut self, stream: u64, datagram: Bytes) {
         self.early_held += cost(&datagram);
         self.held += cost(&datagram);
@@ -208,7 +208,7 @@ impl Flows {
         Some(datagram)
     }
 
-    /// Forgets those of a stream, which has no reader any more.
+    /// Drops the datagrams of a stream without a reader.
     pub(crate) fn close(&mut self, stream: u64) {
         self.held -= self.open.remove(&stream).map_or(0, |flow| flow.held);
         self.relax();
@@ -221,7 +221,7 @@ impl Flows {
         }
     }
 
-    /// Nothing more comes on a stream.
+    /// Ends the receiving side of a stream.
     pub(crate) fn end_receiving(&mut self, stream: u64) {
         if let Some(flow) = self.open.get_mut(&stream) {
             flow.has_heard_all = true;

@@ -19,10 +19,10 @@ pub(crate) const PRIORITY_UPDATE: u64 = 0xf0700;
 /// RFC 9218 §7.2: for pushes.
 pub(crate) const PRIORITY_UPDATE_PUSH: u64 = 0xf0701;
 
-/// The longest frame beside DATA and HEADERS that is kept until it is whole, in bytes. Nothing that is known needs more.
+/// Longest frame other than DATA and HEADERS that is kept until it is complete, in bytes. No known frame needs more.
 const MAX_OTHER: u64 = 16 * 1024;
 
-/// A varint (RFC 9000 §16) that comes in pieces.
+/// A varint (RFC 9000 §16) that arrives in pieces.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Varint {
     value: u64,
@@ -136,7 +136,7 @@ impl Kind {
 pub(crate) enum Piece {
     /// The next part of a DATA frame's payload; empty for a frame without any.
     Data(Bytes),
-    /// Another frame that means something here.
+    /// Another known frame.
     Frame {
         /// Frame type.
         ty: u64,
@@ -152,16 +152,16 @@ enum At {
     Payload { ty: u64, treatment: Treatment, left: u64 },
 }
 
-/// Takes a stream of frames apart. Holds one frame at most, of a length that was looked at before it came.
+/// Parser of a stream of frames. Holds one frame at most, whose length was checked before it arrived.
 pub(crate) struct Frames {
     kind: Kind,
     at: At,
-    /// Nothing has come on a control stream.
+    /// Set before the first frame of a control stream.
     is_new_control: bool,
     number: Varint,
     /// Received bytes that are not parsed yet.
     chunk: Bytes,
-    /// The beginning of a frame that comes in parts.
+    /// Start of an incomplete frame.
     collected: Vec<u8>,
     /// The first number of a session's stream is no type of a frame here.
     forbids_signal: bool,
@@ -185,7 +185,7 @@ impl Frames {
         Self { forbids_signal: are_supported, ..Self::new(kind) }
     }
 
-    /// Takes the next bytes of the stream; only when [`next`](Self::next) has nothing more to give.
+    /// Adds the next bytes of the stream; only when [`next`](Self::next) has returned `None`.
     pub(crate) fn push(&mut self, chunk: Bytes) {
         debug_assert!(self.chunk.is_empty(), "bytes before the last ones were looked at");
         self.chunk = chunk;
@@ -209,7 +209,7 @@ impl Frames {
     /// The next piece; `None` when more bytes are needed for it.
     ///
     /// # Errors
-    /// When a frame stands where it may not, or is longer than is taken (H3_EXCESSIVE_LOAD).
+    /// When a frame is not permitted here, or is too long (H3_EXCESSIVE_LOAD).
     pub(crate) fn next(&mut self) -> Result<Option<Piece>, Violation> {
         let piece = self.find();
         if self.chunk.is_empty() {
@@ -308,7 +308,7 @@ pub(crate) fn number_frame(ty: u64, number: u64) -> Vec<u8> {
 /// Reads a payload that consists of one number.
 ///
 /// # Errors
-/// H3_FRAME_ERROR when it is anything else.
+/// H3_FRAME_ERROR for any other payload.
 pub(crate) fn read_number(payload: &[u8]) -> Result<u64, Violation> {
     let mut reader = wire::Reader::new(payload);
     match reader.varint() {

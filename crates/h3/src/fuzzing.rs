@@ -23,7 +23,7 @@ const MAX: u64 = 1_000;
 const MAX_OTHER: usize = 16 * 1024;
 /// Bytes of the dynamic table.
 const TABLE: usize = 400;
-/// Instructions that fill it, so that there is something to refer to: `:path` and `cookie` from the static table, and a name.
+/// Instructions that fill it, so that sections can refer to it: `:path` and `cookie` from the static table, and a name.
 const ENTRIES: &[u8] = b"\x3f\xf1\x02\xc1\x02/a\xc5\x03b=c\x41x\x01y";
 
 /// Reach of a program.

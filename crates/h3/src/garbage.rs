@@ -31,7 +31,7 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// One of these words, or up to so many bytes.
+/// One of these words, or up to `most` bytes.
 fn word(likely: &'static [&'static str], most: usize) -> impl Strategy<Value = Vec<u8>> {
     let likely = prop::sample::select(likely).prop_map(|word| word.as_bytes().to_vec());
     prop_oneof![likely, prop::collection::vec(any::<u8>(), 0..most)]

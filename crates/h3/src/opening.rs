@@ -111,7 +111,7 @@ fn give_up(mut send: SendStream, mut recv: RecvStream, code: Code, error: Error)
     error
 }
 
-/// RFC 9114 §4.1.1 SHOULD-2, MUST NOT-1: a request that came after the last one that is taken can be sent again, elsewhere.
+/// RFC 9114 §4.1.1 SHOULD-2, MUST NOT-1: a request after the last accepted one can be repeated on another connection.
 pub(crate) fn refuse(mut send: SendStream, mut recv: RecvStream) {
     let _ = send.reset(Code::REQUEST_REJECTED.0);
     let _ = recv.stop(Code::REQUEST_REJECTED.0);

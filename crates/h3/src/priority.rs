@@ -55,7 +55,7 @@ const MAX_UPDATES: usize = 32;
 pub(crate) struct Updates(Vec<(u64, Priority)>);
 
 impl Updates {
-    /// Keeps a change for the request on a stream.
+    /// Stores a change for the request on a stream.
     pub(crate) fn note(&mut self, stream: u64, priority: Priority) {
         self.0.retain(|(other, _)| *other != stream);
         if self.0.len() == MAX_UPDATES {

@@ -136,7 +136,7 @@ const CLIENT_CLOSES: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestStreamId(pub u64);
 
-/// The time in which requests that are given up are counted together.
+/// Time in which cancelled requests are counted together.
 const CANCELLED_TOGETHER: Duration = Duration::from_secs(10);
 
 /// Requests in progress.
@@ -147,7 +147,7 @@ struct InFlight {
     cancelled: Mutex<Cancelled>,
 }
 
-/// Requests that the client has given up lately.
+/// Recently cancelled requests.
 #[derive(Default)]
 struct Cancelled {
     since: Option<Instant>,
@@ -295,7 +295,7 @@ where
     Ok(())
 }
 
-/// Counts a request that its client has given up, and ends the connection at one too many.
+/// Counts a cancelled request, and ends the connection above the limit.
 // RFC 9114 §10.5 SHOULD-2: what is given up at once costs its client nothing, and this end the work
 fn count_cancelled(in_flight: &InFlight, shared: &Shared, options: &Options) {
     let mut cancelled = in_flight.cancelled.lock().unwrap_or_else(PoisonError::into_inner);
@@ -482,7 +482,7 @@ where
     sent
 }
 
-/// Puts datagrams, and the streams of a session where both ends support them, at the service's disposal.
+/// Adds datagrams, and the streams of a session if both endpoints support them, to the request's extensions.
 fn offer(shared: &Arc<Shared>, id: tiderace::StreamId, request: &mut Request<()>) -> GiveUp {
     request.extensions_mut().insert(Datagrams::new(shared, id));
     if shared.support.is_none() {

@@ -32,7 +32,7 @@ impl GiveUp {
         self.0.here.get().copied()
     }
 
-    /// Notes the end of what is sent, which the peer may have asked for.
+    /// Records the end of the sending side, which the peer may have requested.
     pub(crate) fn on_end(&self, error: &Error) {
         if let Error::Reset(code) = error {
             let _ = self.0.stopped.set(*code);

@@ -16,7 +16,7 @@ pub(crate) const SIGNAL: u64 = 0x41;
 /// Type of a unidirectional stream of a session (draft-ietf-webtrans-http3 §4.2).
 pub(crate) const UNI: u64 = 0x54;
 
-/// Charge of a stream that waits, beside the bytes behind its header: its two halves, and what the receiving one has fetched.
+/// Charge of a waiting stream, beside the bytes behind its header: its two halves, and data read by the receiving one.
 const WAITING: u64 = 4 * 1024;
 
 /// Streams of a direction that may wait in a session without limits. QUIC does not bound them: one that has ended, and was read to its
@@ -106,7 +106,7 @@ pub(crate) struct Sessions {
     is_over: bool,
 }
 
-/// Streams that are to be given up, with this code. Done outside of the lock.
+/// Streams to reset with this code, outside of the lock.
 #[must_use]
 #[derive(Default)]
 pub(crate) struct Refused(Vec<(SessionStream, Code)>);

@@ -12,13 +12,13 @@ const QPACK_BLOCKED_STREAMS: u64 = 0x7;
 const ENABLE_CONNECT_PROTOCOL: u64 = 0x8;
 /// RFC 9297 §5.1.
 const H3_DATAGRAM: u64 = 0x33;
-/// RFC 9114 §7.2.4.1 SHOULD-1: a setting that means nothing, so that peers do not grow used to those that mean something.
+/// RFC 9114 §7.2.4.1 SHOULD-1: a reserved setting without meaning, so that peers ignore unknown ones.
 const RESERVED: u64 = 0x1f * 7 + 0x21;
 
 /// Settings kept for extensions.
 const MAX_OTHERS: usize = 32;
 
-/// The settings that mean something here.
+/// Known settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// Bytes that the dynamic table of the decoder may have (RFC 9204 §5).
@@ -63,11 +63,10 @@ impl Settings {
         out.extend(payload);
     }
 
-    /// Reads the payload of the frame: the settings, and those that HTTP/3 does not define, as identifier and value; of many,
-    /// the first.
+    /// Reads the payload of the frame: the settings, and those that HTTP/3 does not define, as identifier and value, up to a limit.
     ///
     /// # Errors
-    /// H3_FRAME_ERROR when it is cut off, H3_SETTINGS_ERROR when it says something twice or something that may not be said.
+    /// H3_FRAME_ERROR if it is truncated, H3_SETTINGS_ERROR for a repeated or forbidden setting.
     pub(crate) fn read(payload: &[u8]) -> Result<(Self, Vec<(u64, u64)>), Violation> {
         let (mut settings, mut others) = (Self::DEFAULT, Vec::new());
         let mut seen = Vec::new();

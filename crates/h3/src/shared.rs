@@ -52,9 +52,9 @@ pub(crate) struct Shared {
     /// Support of sessions, where there is some.
     pub(crate) support: Option<SessionSupport>,
     compression: Arc<Compression>,
-    /// Budget for what the peer makes this end hold, in all layers.
+    /// Memory budget of the connection, in all layers.
     pub(crate) memory: ConnectionBudget,
-    /// A peer that takes nothing of a message for this long gets no more of it.
+    /// Time after which a peer that does not read a message loses its stream.
     pub(crate) write_timeout: Option<Duration>,
     state: Mutex<State>,
     /// The peer has sent its settings or GOAWAY, or the connection has ended.
@@ -91,12 +91,12 @@ pub(crate) struct State {
     pub(crate) sessions: Sessions,
     /// Charge of the queues of streams that belong to no request.
     queues: Charge,
-    /// Waker of the driver, for what only it can do.
+    /// Waker of the driver, for work that only it can do.
     pub(crate) driver: Option<Waker>,
 }
 
 impl State {
-    /// Charges what waits on the streams that belong to no request, which have bounds of their own; `others` are those of the driver.
+    /// Charges data that waits on the streams other than requests, which have separate bounds; `others` is that of the driver.
     pub(crate) fn charge_queues(&mut self, others: usize) {
         let held = others + self.encoder_stream.held() + self.decoder_stream.held() + self.updates.held();
         if held as u64 != self.queues.bytes() {
@@ -313,7 +313,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until the peer has sent what `what` looks for; fails with the connection.
+    /// Waits for a message of the peer that `what` selects; fails with the connection.
     pub(crate) async fn heard<T>(&self, what: impl Fn(&State) -> Option<T>) -> Result<T, Error> {
         loop {
             let mut news = pin!(self.heard.notified());

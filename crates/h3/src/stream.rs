@@ -50,7 +50,7 @@ enum Phase {
 pub(crate) struct Agreement(Arc<AtomicBool>);
 
 impl Agreement {
-    /// From here on, the stream carries content and nothing else (RFC 9114 §4.4).
+    /// Switches the stream to content only (RFC 9114 §4.4).
     pub(crate) fn seal(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -65,7 +65,7 @@ pub(crate) struct Receiver {
     trailers: Option<Bytes>,
     /// Charge of an incomplete frame, and of the trailers.
     charge: Charge,
-    /// The stream was read to its end, or given up.
+    /// Set when the stream was read to its end, or reset.
     ended: bool,
     /// Receiver of the peer's cancellation.
     hearer: Option<oneshot::Sender<Code>>,
@@ -109,7 +109,7 @@ impl Receiver {
         self.frames.push(bytes);
     }
 
-    /// Ready when this half is given up before its end, with the code that the other half ends with.
+    /// Ready when this half is reset before its end, with the code for the other half.
     pub(crate) fn given_up(&mut self) -> impl Future<Output = Code> + Send + use<> {
         let (hearer, heard) = oneshot::channel();
         self.hearer = Some(hearer);
@@ -127,7 +127,7 @@ impl Receiver {
         self.has_datagrams = true;
     }
 
-    /// Nothing more comes.
+    /// Ends receiving.
     fn end(&mut self) {
         self.ended = true;
         if self.has_datagrams {
@@ -210,7 +210,7 @@ impl Receiver {
     /// The next head of a message. More than one may come before the content: interim responses.
     ///
     /// # Errors
-    /// When none comes, it is too large, or what comes has no place here.
+    /// When none arrives, it is too large, or another frame arrives.
     pub(crate) async fn head(&mut self) -> Result<Collector, Error> {
         let piece = poll_fn(|cx| self.poll_piece(cx)).await?;
         match piece {
@@ -232,7 +232,7 @@ impl Receiver {
         self.phase = Phase::Content;
     }
 
-    /// Returns whether nothing more comes, as far as is known without waiting.
+    /// Returns whether the stream has ended, as far as is known without waiting.
     pub(crate) fn is_at_end(&self) -> bool {
         self.frames.is_between() && (self.ended || self.stream.is_at_end())
     }
@@ -317,9 +317,9 @@ pub(crate) struct Sender {
     shared: Arc<Shared>,
     /// Bytes that leave with the next write.
     gathered: Vec<u8>,
-    /// Until when the peer has to take something, made with the first wait.
+    /// Time by which the peer has to read, created with the first wait.
     stall: Option<Pin<Box<Sleep>>>,
-    /// Tunnel: carries content and nothing else.
+    /// Set for a tunnel, which carries content only.
     is_tunnel: bool,
     /// Datagrams belong to the stream.
     has_datagrams: bool,
@@ -336,7 +336,7 @@ impl Sender {
         self.stream.id()
     }
 
-    /// From here on, content is sent and nothing else (RFC 9114 §4.4).
+    /// Switches to content only (RFC 9114 §4.4).
     pub(crate) fn become_tunnel(&mut self) {
         self.is_tunnel = true;
     }
@@ -346,7 +346,7 @@ impl Sender {
         self.has_datagrams = true;
     }
 
-    /// Nothing more is sent.
+    /// Ends sending.
     fn end(&mut self) {
         self.ended = true;
         if self.has_datagrams {
@@ -405,7 +405,7 @@ impl Sender {
         self.write(gathered.into()).await
     }
 
-    /// Sends a body, and the end, unless `given_up` is ready while the body has nothing to send.
+    /// Sends a body, and the end, unless `given_up` is ready while the body has no data.
     ///
     /// # Errors
     /// When the body breaks off, the peer wants no more, or the connection has ended.
@@ -494,7 +494,7 @@ impl Sender {
 }
 
 impl Drop for Sender {
-    /// RFC 9114 §4.1.1 SHOULD-1, SHOULD-4: an exchange is given up with an error code of HTTP/3.
+    /// RFC 9114 §4.1.1 SHOULD-1, SHOULD-4: an exchange is cancelled with an error code of HTTP/3.
     fn drop(&mut self) {
         self.reset(Code::REQUEST_CANCELLED);
     }

@@ -22,7 +22,7 @@ use crate::mux::{Closed, Config, Event, Mux, Refused};
 
 /// Bytes that are read at a time.
 const CHUNK: usize = 64 * 1024;
-/// Bytes that are handed to the stream below at a time: little, so that what is urgent does not wait long (§11 of the draft).
+/// Bytes written to the underlying stream at a time: few, so that urgent data does not wait long (§11 of the draft).
 const BURST: usize = 32 * 1024;
 /// Time limit for the peer's closing record (§7.2 SHOULD).
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -435,7 +435,7 @@ async fn drive(shared: &Shared, io: impl AsyncRead + AsyncWrite) {
     }
 }
 
-/// Looks at the time, also while the peer takes no bytes; ends when CONNECTION_CLOSE has had its time.
+/// Processes timeouts, also while the peer does not read; ends when CONNECTION_CLOSE has had its time.
 async fn watch(shared: &Shared) {
     /// At least this often.
     const LOOK: Duration = Duration::from_secs(5);

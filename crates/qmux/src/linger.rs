@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-/// A client that sends nothing for this long after the end has gone, or does not mean to close.
+/// Silence after the end after which the client is assumed to be gone.
 const SILENCE: Duration = Duration::from_secs(5);
 /// A client that still sends after this long is not listening.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -185,7 +185,7 @@ mod tests {
         near.write_all(b"x").await.unwrap_err();
     }
 
-    /// Closing one direction takes nothing out of the other.
+    /// Closing one direction does not affect data of the other.
     #[tokio::test]
     async fn what_comes_after_the_end_of_the_sending_side_can_be_read() {
         let (mut client, server) = pair().await;

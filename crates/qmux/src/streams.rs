@@ -23,7 +23,7 @@ pub(crate) struct Send {
     pub(crate) limit: u64,
     /// No more will be written.
     finished: bool,
-    /// To be given up with this code.
+    /// Code of a pending reset.
     pub(crate) reset: Option<u64>,
     /// The last word has left.
     pub(crate) over: bool,
@@ -49,7 +49,7 @@ impl Send {
         !self.finished && self.reset.is_none() && !self.over
     }
 
-    /// Returns whether the sending half is over and needs no more events.
+    /// Returns whether the sending half has ended and needs no more events.
     pub(crate) fn may_go(&self) -> bool {
         self.over && (self.stopped.is_none() || self.told || self.finished)
     }
@@ -63,7 +63,7 @@ impl Send {
         self.finished = true;
     }
 
-    /// Gives up data that was not sent.
+    /// Discards unsent data.
     pub(crate) fn give_up(&mut self, code: u64) {
         if !self.over {
             self.reset = Some(code);
@@ -72,13 +72,13 @@ impl Send {
         }
     }
 
-    /// Returns whether something could leave, with so much credit of the connection.
+    /// Returns whether data can be sent, with this credit of the connection.
     pub(crate) fn has_something(&self, credit: u64) -> bool {
         let open = self.queued > 0 && self.sent < self.limit && credit > 0;
         !self.over && (self.reset.is_some() || open || self.finished && self.queued == 0)
     }
 
-    /// Returns whether the stream's own limit keeps it from sending.
+    /// Returns whether the stream's own limit blocks it.
     pub(crate) fn is_blocked(&self) -> bool {
         self.queued > 0 && self.sent >= self.limit && !self.over
     }
@@ -117,14 +117,14 @@ pub(crate) enum Read {
     End,
     /// The peer gave it up.
     Reset(u64),
-    /// Nothing yet.
+    /// No data.
     Nothing,
 }
 
 /// The receiving half.
 #[derive(Debug, Default)]
 pub(crate) struct Recv {
-    /// Blocks that take nothing more, with the bytes that each of them holds however much of it was read.
+    /// Complete blocks, with the bytes that each of them holds however much of it was read.
     queue: VecDeque<(Bytes, u64)>,
     /// The block that small frames are joined into.
     open: Vec<u8>,
@@ -142,7 +142,7 @@ pub(crate) struct Recv {
     /// All of it has arrived.
     ended: bool,
     reset: Option<u64>,
-    /// Code of STOP_SENDING once reading was given up, and whether it was sent.
+    /// Code of STOP_SENDING after reading was stopped, and whether it was sent.
     pub(crate) stop: Option<(u64, bool)>,
     /// The reader has seen the end.
     seen: bool,
@@ -211,7 +211,7 @@ impl Recv {
         Ok(0)
     }
 
-    /// Takes a RESET_STREAM frame. Returns the bytes that it adds, and those that will not be read.
+    /// Processes RESET_STREAM. Returns the bytes that it adds, and those that will not be read.
     pub(crate) fn on_reset(&mut self, code: u64, size: u64) -> Result<(u64, u64), TransportError> {
         if self.ended || self.reset.is_some() {
             let same = size == self.received;
@@ -261,7 +261,7 @@ impl Recv {
         Read::Data(data)
     }
 
-    /// Gives up reading. Returns the number of bytes that are discarded.
+    /// Stops reading. Returns the number of discarded bytes.
     pub(crate) fn stop(&mut self, code: u64) -> u64 {
         if self.stop.is_some() {
             return 0;
@@ -282,7 +282,7 @@ impl Recv {
         (due && !self.ended && self.reset.is_none() && self.stop.is_none()).then_some(next)
     }
 
-    /// Returns whether there is something for a reader.
+    /// Returns whether there is data for a reader.
     pub(crate) fn is_readable(&self) -> bool {
         !self.queue.is_empty() || !self.open.is_empty() || self.ended || self.reset.is_some()
     }

@@ -10,7 +10,7 @@ use crate::{
 
 /// Bytes of memory for decoded strings that are kept for the next section.
 const SCRATCH: usize = 16 << 10;
-/// Bytes by which an instruction that has come in part is completed.
+/// Bytes by which an incomplete instruction is extended.
 const PIECE: usize = 512;
 
 /// Decompresses the field sections of one peer.
@@ -205,8 +205,7 @@ impl Decoder {
         Ok(Prefix { required, base: base.ok_or(Fault::Wrong("a negative Base"))? })
     }
 
-    /// The Required Insert Count that `encoded` stands for (RFC 9204 §4.5.1.1 MUST-1: what no encoder
-    /// can have meant is wrong).
+    /// Required Insert Count for the value `encoded` (RFC 9204 §4.5.1.1 MUST-1: a value that no encoder can produce is an error).
     fn required(&self, encoded: u64) -> Result<u64, Fault> {
         const WRONG: Fault = Fault::Wrong("a Required Insert Count that cannot be");
         if encoded == 0 {
@@ -237,7 +236,7 @@ impl Decoder {
 
 const TOO_LARGE: Fault = Fault::Wrong("an entry larger than the dynamic table");
 
-/// Takes an instruction off `data`, for a table of `capacity` bytes. One that cannot fit is refused as soon as its lengths are there.
+/// Takes an instruction off `data`, for a table of `capacity` bytes. One that cannot fit is refused as soon as its lengths have arrived.
 fn read<'a>(data: &mut &'a [u8], capacity: usize) -> Result<Instruction<'a>, Fault> {
     let fits = |bytes: u64| {
         let is_small = capacity.checked_sub(OVERHEAD).is_some_and(|room| bytes <= room as u64);

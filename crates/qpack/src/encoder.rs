@@ -36,7 +36,7 @@ pub struct Encoder {
     max_capacity: usize,
     /// Capacity that the peer allows in bytes; `None` before its SETTINGS have come.
     peer_capacity: Option<u64>,
-    /// The peer has been told the capacity.
+    /// Set once the peer knows the capacity.
     is_announced: bool,
     table: Table,
     index: Index,
@@ -207,7 +207,7 @@ impl Encoder {
         }
     }
 
-    /// An entry with a name, for a reference that will not stand in the way.
+    /// Entry with a name, for a reference that does not block evictions.
     fn usable_name(&self, name: &[u8], hash: u64) -> Option<u64> {
         let at = self.index.named(&self.table, name, hash).find(|at| *at < self.known)?;
         (!self.is_draining(at)).then_some(at)
@@ -235,8 +235,8 @@ impl Encoder {
         habit(name, field) == Habit::Stable && self.table.leave_for(size) == Some(0)
     }
 
-    /// RFC 9204 §2.1.1 MUST NOT-1, RFC 9204 §3.2.2 MUST NOT-1: nothing leaves that the peer may not have, or
-    /// that a section which it may not have decoded refers to.
+    /// RFC 9204 §2.1.1 MUST NOT-1, RFC 9204 §3.2.2 MUST NOT-1: no entry is evicted that the peer may not have, or to which a section refers
+    /// that it may not have decoded.
     fn has_room(&self, size: usize, section: &Section) -> bool {
         let stays = self.known.min(self.outstanding.oldest()).min(section.oldest);
         self.table.leave_for(size).is_some_and(|count| count == 0 || self.table.dropped() + count <= stays)

@@ -28,7 +28,7 @@ pub enum SectionError {
     Malformed(&'static str),
 }
 
-/// Reason why a primitive cannot be read. The caller adds the stream that it came on.
+/// Cause of an unreadable primitive. The caller adds its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The bytes end before it does.

@@ -10,7 +10,7 @@ const fn mix(hash: u64, word: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// Continues the hash of what stands before with `bytes`. Not the same for "a", "bc" as for "ab", "c".
+/// Continues a hash with `bytes`. Not the same for "a", "bc" as for "ab", "c".
 #[inline]
 pub(crate) const fn more(hash: u64, bytes: &[u8]) -> u64 {
     let mut hash = mix(hash, bytes.len() as u64 ^ FACTOR.rotate_left(32));

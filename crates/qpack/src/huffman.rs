@@ -27,7 +27,7 @@ struct Tables {
     codes: [u32; 257],
     /// Symbols in the order of their codes.
     sorted: [u16; 257],
-    /// For each length the first code behind those of that length, as the highest of 32 bits.
+    /// For each length the first code after those of that length, as the highest of 32 bits.
     ends: [u64; LONGEST + 1],
     /// For each length what is added to a code of that length to have its place in `sorted`.
     shifts: [i64; LONGEST + 1],

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use crate::table::{Entry, Table};
 
-/// Marks the end of a chain. No table has so many entries.
+/// End of a chain. No table has so many entries.
 const NONE: u64 = u64::MAX;
 const MOST_BUCKETS: usize = 4_096;
 

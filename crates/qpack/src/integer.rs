@@ -3,14 +3,13 @@
 
 use crate::error::Fault;
 
-/// The largest value that is read; larger ones mean nothing in HTTP/3. RFC 9204 §4.1.1 MUST-1: 62 bits are
-/// read.
+/// Largest value that is read; larger ones have no meaning in HTTP/3. RFC 9204 §4.1.1 MUST-1: 62 bits are read.
 pub(crate) const MAX: u64 = (1 << 62) - 1;
 
 /// Bytes that 62 bits need after the prefix. Zeros may make an encoding longer than it must be, but not longer than this.
 const MOST_BYTES: usize = 9;
 
-/// Appends `value`: its beginning in the `prefix` (1–8) low bits of a byte whose other bits are those of `flags`.
+/// Appends `value`. It starts in the `prefix` (1–8) low bits of a byte whose other bits are those of `flags`.
 #[inline]
 pub(crate) fn push(out: &mut Vec<u8>, prefix: u32, flags: u8, value: u64) {
     let most = (1_u64 << prefix) - 1;
@@ -27,10 +26,10 @@ pub(crate) fn push(out: &mut Vec<u8>, prefix: u32, flags: u8, value: u64) {
     out.push(rest as u8);
 }
 
-/// Takes an integer with a `prefix` of so many bits off `bytes`; the other bits of the first byte are ignored.
+/// Takes an integer with a prefix of `prefix` bits off `bytes`; the other bits of the first byte are ignored.
 ///
 /// # Errors
-/// When the bytes end, and when the value is above [`MAX`] or longer than any such value needs to be. Nothing is taken then.
+/// When the bytes end, and when the value is above [`MAX`] or longer than any such value needs to be. Then no byte is taken.
 #[inline]
 pub(crate) fn read(bytes: &mut &[u8], prefix: u32) -> Result<u64, Fault> {
     let (&first, mut rest) = bytes.split_first().ok_or(Fault::Truncated)?;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// Sections that are remembered at most; while there are so many, others do without the dynamic table.
+/// Largest number of recorded sections; at this number, further ones do not use the dynamic table.
 pub(crate) const MOST: usize = 256;
 
 /// Cancelled streams that are remembered at most.
@@ -62,7 +62,7 @@ impl Outstanding {
         true
     }
 
-    /// Nothing of a stream will be decoded.
+    /// Forgets a stream whose sections will not be decoded.
     pub(crate) fn cancel(&mut self, stream: u64) {
         let before = self.sections.len();
         self.sections.retain(|section| section.stream != stream);

@@ -108,13 +108,13 @@ pub(crate) static ENTRIES: [(&[u8], &[u8]); 99] = [
 /// Worth of a name's values as entries of the dynamic table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Habit {
-    /// A connection has one value, or few: worth an entry at first sight, if nothing has to go for it.
+    /// A connection has one value, or few: worth an entry at the first occurrence, if nothing is evicted for it.
     Stable,
     /// Worth an entry when the same value comes again.
     Unknown,
     /// Long ones are worth an entry when they come again; short ones could be guessed (RFC 9204 §7.1).
     Cookie,
-    /// Each message has its own value, or nobody may find out which it is: never in the table.
+    /// Each message has its own value, or the value is secret: never in the table.
     Fleeting,
 }
 
@@ -172,7 +172,7 @@ const SLOTS: usize = 512;
 const MASK: usize = SLOTS - 1;
 const NONE: u8 = 0xff;
 
-/// Names that are looked up: those of the table stand for the entries, the others follow.
+/// Names for look-ups: those of the static table first, then the others.
 const KNOWN: usize = ENTRIES_LEN + STABLE.len() + FLEETING.len();
 const ENTRIES_LEN: usize = 99;
 
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(look_up(b"if-match").map(|name| name.index), Some(None));
     }
 
-    /// A look-up of what is not there meets few entries.
+    /// A look-up of a missing name meets few entries.
     #[test]
     fn slots_are_spread() {
         let longest = |slots: &[u8; SLOTS]| slots.split(|slot| *slot == NONE).map(<[u8]>::len).max();

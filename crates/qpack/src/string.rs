@@ -2,7 +2,7 @@
 
 use crate::{error::Fault, huffman, integer};
 
-/// A string as it came.
+/// A string as encoded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Literal<'a> {
     is_huffman: bool,
@@ -32,7 +32,7 @@ impl<'a> Literal<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     is_huffman: bool,
-    /// Bytes that follow, as far as the sender says.
+    /// Number of bytes that follow, as sent.
     pub(crate) len: u64,
 }
 
@@ -55,7 +55,7 @@ impl Head {
     }
 }
 
-/// Takes the beginning of a string whose number of bytes has a prefix of `prefix` bits; the bit above says whether it is of codes.
+/// Takes the head of a string whose length has a prefix of `prefix` bits; the bit above is the Huffman bit.
 ///
 /// # Errors
 /// Those of [`integer::read`].

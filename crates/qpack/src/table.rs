@@ -71,7 +71,7 @@ impl Table {
         self.dropped + self.entries.len() as u64
     }
 
-    /// Entries that have left: the absolute index of the oldest that is there.
+    /// Number of evicted entries: the absolute index of the oldest entry.
     #[inline]
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
@@ -95,7 +95,7 @@ impl Table {
         self.shrink_to(capacity);
     }
 
-    /// Inserts an entry; the oldest leave for it. Says whether it fits; if not, nothing has changed.
+    /// Inserts an entry, for which the oldest are evicted. Returns whether it fits; if not, nothing has changed.
     pub(crate) fn insert(&mut self, entry: Entry) -> bool {
         let Some(rest) = self.capacity.checked_sub(entry.size()) else { return false };
         self.shrink_to(rest);

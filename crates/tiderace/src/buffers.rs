@@ -10,9 +10,9 @@ use bytes::BytesMut;
 
 /// A read with GRO returns up to this many bytes.
 pub(crate) const RECEIVE_BUFFER: usize = 64 * 1024;
-/// Buffers that are out and remembered, at most; of others the memory is given back to the system with their last slice.
+/// Largest number of buffers in use that are remembered; the memory of others is freed with their last slice.
 const REMEMBERED: usize = 64;
-/// … while nothing comes: what a flood needed is not kept.
+/// … without traffic: buffers of a flood are not kept.
 const REMEMBERED_AT_REST: usize = 8;
 /// Remembered buffers that are looked at before a new one is made.
 const LOOKED_AT: usize = 4;
@@ -22,8 +22,7 @@ const LOOKED_AT: usize = 4;
 pub(crate) struct ReceiveBuffers {
     /// Ready to be read into: `RECEIVE_BUFFER` bytes each.
     ready: Vec<BytesMut>,
-    /// Rest of buffers whose front was handed up, oldest first. No byte of it is used; it keeps a claim on the
-    /// memory.
+    /// Remainders of buffers whose front was passed up, oldest first. Their bytes are not used; they keep a claim on the memory.
     out: VecDeque<BytesMut>,
 }
 
@@ -37,7 +36,7 @@ impl ReceiveBuffers {
         &mut self.ready[..count]
     }
 
-    /// Takes what was read out of the buffers, in their order; the lengths are those of the reads.
+    /// Takes received data out of the buffers, in their order; the lengths are those of the reads.
     pub(crate) fn take(&mut self, lengths: impl ExactSizeIterator<Item = usize>) -> impl Iterator<Item = BytesMut> {
         let out = &mut self.out;
         self.ready.drain(..lengths.len()).zip(lengths).map(|(mut buffer, len)| {
@@ -50,7 +49,7 @@ impl ReceiveBuffers {
         })
     }
 
-    /// Releases what a burst has left behind, because nothing more has come for the moment.
+    /// Frees buffers of a burst, when no more data arrives.
     pub(crate) fn rest(&mut self) {
         if self.out.len() > REMEMBERED_AT_REST {
             self.out.drain(..self.out.len() - REMEMBERED_AT_REST);
@@ -71,7 +70,7 @@ impl ReceiveBuffers {
     }
 }
 
-/// Makes the whole of a buffer that came back readable again.
+/// Makes the whole of a returned buffer readable again.
 #[expect(unsafe_code, reason = "zeroing 64 KiB for each read costs as much as the kernel's copy into them")]
 fn initialised(mut buffer: BytesMut) -> BytesMut {
     debug_assert!(buffer.capacity() >= RECEIVE_BUFFER);

@@ -22,7 +22,7 @@ impl Clock {
         self.origin + self.started.elapsed()
     }
 
-    /// The system's instant for one of ours, to sleep until it.
+    /// System instant for an [`Instant`], to sleep until it.
     pub(crate) fn to_system(self, at: Instant) -> SystemInstant {
         self.started.checked_add(at - self.origin).unwrap_or_else(|| self.started + Duration::from_secs(86_400 * 365))
     }

@@ -32,14 +32,14 @@ use crate::{
 
 /// System calls for reading, and for writing, before other tasks of the runtime get their turn.
 const READS_PER_PASS: usize = 16;
-/// Bytes read before others get their turn: what was read is still in the processor's cache when the application looks at
-/// it, and its buffer is free again for the next read.
+/// Bytes read before other work gets its turn: received data is still in the processor's cache when the application reads it, and its
+/// buffer is free again for the next read.
 const BYTES_PER_PASS: usize = 256 * 1024;
 const WRITES_PER_PASS: usize = 16;
-/// Tasks woken before what they have written leaves: the peer works on the first answers while the others are made. With all of them
-/// in one go the two ends take turns, and half of each processor is idle.
+/// Tasks woken before their data is sent: the peer processes the first answers while the others are made. With all tasks in one pass the
+/// two endpoints take turns, and half of each processor is idle.
 const WAKES_PER_PASS: usize = 20;
-/// New connections before those that exist get their turn: each costs as much as a batch of their packets.
+/// New connections before existing ones get their turn: each costs as much as a batch of their packets.
 const ACCEPTED_PER_PASS: u64 = 4;
 
 /// Parts that a driver works with beside its socket.
@@ -104,7 +104,7 @@ impl Driver {
         }
     }
 
-    /// Reads what is there. `true` when there may be more.
+    /// Reads available datagrams. Returns `true` if there may be more.
     fn receive(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
         if self.reading != state.reading {
             match self.socket.set_reading(state.reading) {
@@ -192,7 +192,7 @@ impl Driver {
         if has_headers { all - ProxyHeader::MAX_LEN * self.socket.max_segments() } else { all }
     }
 
-    /// Hands misrouted datagrams to their shards, and takes those that other shards received for this one. `true` when there may
+    /// Forwards misrouted datagrams to their shards, and takes those that other shards received for this one. Returns `true` if there may
     /// be more.
     fn exchange_misrouted(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
         let Some(shards) = &mut self.shards else { return false };

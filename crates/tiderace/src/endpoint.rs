@@ -377,7 +377,7 @@ impl Drop for Endpoint {
     }
 }
 
-/// Drives a shard on a thread of its own until its last connection has ended.
+/// Drives a shard on a new thread until its last connection has ended.
 fn on_thread(shared: Arc<Shared>, socket: UdpSocket, parts: Parts) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let name = format!("quic-{}", shared.shard);

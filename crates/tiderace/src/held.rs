@@ -14,8 +14,8 @@ use crate::{
     shared::{Shared, State, Waiters},
 };
 
-/// Shared handle of a connection and of its streams: gone with the last of them. Counting them here, and not under
-/// the lock of the endpoint, keeps a stream's two halves from taking it four times.
+/// Shared handle of a connection and of its streams, dropped with the last of them. The count is here, and not under the lock of the
+/// endpoint, so that a stream's two halves do not take that lock four times.
 pub(crate) struct Held {
     pub(crate) shared: Arc<Shared>,
     pub(crate) handle: Handle,
@@ -28,7 +28,7 @@ impl Drop for Held {
 }
 
 impl Held {
-    /// Asks the connection for something that needs no datagram to be sent.
+    /// Calls the connection for something that needs no datagram to be sent.
     pub(crate) fn with<T>(
         &self,
         act: impl FnOnce(&mut Waiters, &mut transport::Connection) -> T,

@@ -19,7 +19,7 @@ use wire::ProxyHeader;
 
 /// Ways back at a time; the oldest one is replaced. Load balancers have few addresses, and only trusted ones get here.
 const MOST: usize = 4_096;
-/// First seven groups of the addresses that stand for a way back.
+/// First seven groups of the addresses that encode a return path.
 const PREFIX: [u16; 7] = [0x100, 0, 0, 0, 0, 0, 0];
 
 /// Decides whether a load balancer at this address is believed.
@@ -82,7 +82,7 @@ impl LoadBalancers {
         trust(address.to_canonical())
     }
 
-    /// The address that stands for a way back.
+    /// Address that encodes a return path.
     pub(crate) fn intern(&self, way: WayBack) -> IpAddr {
         self.0.are_used.store(true, Ordering::Relaxed);
         let known = self.0.ways.read().unwrap_or_else(PoisonError::into_inner).find(&way);
@@ -91,7 +91,7 @@ impl LoadBalancers {
         Ipv6Addr::new(a, b, c, d, e, f, g, u16::try_from(number).unwrap_or_default()).into()
     }
 
-    /// The way back that an address stands for.
+    /// Return path of an address.
     pub(crate) fn way_back(&self, local: Option<IpAddr>) -> Option<WayBack> {
         let Some(IpAddr::V6(local)) = local else { return None };
         let segments = local.segments();
@@ -103,8 +103,8 @@ impl LoadBalancers {
         ways.all.get(usize::from(*number)).copied()
     }
 
-    /// Takes the headers off a read. Hands on a datagram for each run of payloads of one client, with the hint of its header. Returns
-    /// the number of payloads that were dropped: those of load balancers that are not believed, and broken headers.
+    /// Removes the headers of a read. Passes on a datagram for each run of payloads of one client, with the hint of its header. Returns the
+    /// number of dropped payloads: those of untrusted load balancers, and malformed headers.
     pub(crate) fn unwrap(&self, datagram: Datagram, mut take: impl FnMut(Datagram, Option<u8>)) -> u64 {
         let segment = datagram.segment_size.max(1);
         if !self.trusts(datagram.remote.ip()) {
@@ -151,8 +151,7 @@ impl LoadBalancers {
         dropped
     }
 
-    /// Puts the header in front of each payload that goes back through a load balancer, into `buffer`. `None` when it goes to the
-    /// client directly.
+    /// Writes each payload that goes back through a load balancer into `buffer`, with the header. `None` if it goes to the client directly.
     pub(crate) fn wrap(&self, transmit: &Transmit, payload: &[u8], buffer: &mut Vec<u8>) -> Option<Transmit> {
         let way = self.way_back(transmit.local)?;
         let mut header = [0; ProxyHeader::MAX_LEN];

@@ -18,8 +18,8 @@ use units::Instant;
 
 /// Files that are written unless another limit is set.
 const DEFAULT_LIMIT: u64 = 10_000;
-/// Connections with the same original ID, of which each still gets a file of its own. The ID is the client's choice, so
-/// one client could otherwise overwrite what another did.
+/// Largest number of connections with the same original ID that get separate files. The ID is the client's choice, so one client could
+/// otherwise overwrite the file of another.
 const SAME_NAMES: u32 = 16;
 
 /// Writes `<original ID>_<client|server>.sqlog` for each connection. Give it to
@@ -153,7 +153,7 @@ impl Shared {
     }
 }
 
-/// A file whose errors are told to the directory.
+/// A file whose errors are reported to the directory.
 struct Output {
     file: File,
     path: PathBuf,

@@ -25,7 +25,7 @@ mod platform {
     /// A socket in the care of the runtime.
     pub(crate) struct Watched {
         socket: AsyncFd<UdpSocket>,
-        /// The same socket under a descriptor of its own, while a send waits.
+        /// The same socket under a second descriptor, while a send waits.
         writable: Option<AsyncFd<UdpSocket>>,
     }
 
@@ -35,7 +35,7 @@ mod platform {
             Ok(Self { socket: watch(socket, Interest::READABLE)?, writable: None })
         }
 
-        /// Takes a socket that another process reads: nothing that arrives wakes this one.
+        /// Takes a socket that another process reads: arriving datagrams do not wake this one.
         pub(crate) fn unread(socket: UdpSocket) -> io::Result<Self> {
             // What is urgent does not exist on UDP.
             #[cfg(target_os = "linux")]
@@ -49,7 +49,7 @@ mod platform {
             self.socket.get_ref()
         }
 
-        /// Reads once if there is something; otherwise the task is woken when there is.
+        /// Reads once if data is available; otherwise the task is woken when there is.
         pub(crate) fn poll_read<T>(
             &self,
             cx: &mut Context<'_>,
@@ -86,7 +86,7 @@ mod platform {
 
     use tokio::io::Interest;
 
-    /// A socket in the care of the runtime, and a second handle for what the runtime does not know.
+    /// A socket registered with the runtime, and a second handle for calls outside of the runtime.
     pub(crate) struct Watched {
         io: tokio::net::UdpSocket,
         socket: UdpSocket,
@@ -107,7 +107,7 @@ mod platform {
             &self.socket
         }
 
-        /// Reads once if there is something; otherwise the task is woken when there is.
+        /// Reads once if data is available; otherwise the task is woken when there is.
         pub(crate) fn poll_read<T>(
             &self,
             cx: &mut Context<'_>,

@@ -54,8 +54,7 @@ impl Default for Shards {
     }
 }
 
-/// The configurations of all shards: one ring, so that tokens and resets are good at each; streams of randomness and
-/// connection IDs of their own.
+/// Configurations of all shards: one ring, so that tokens and resets are valid at each; separate streams of randomness and connection IDs.
 pub(crate) fn configs(config: EndpointConfig, count: u8) -> io::Result<Vec<EndpointConfig>> {
     let mut configs = Vec::with_capacity(count.into());
     for shard in 1..count {
@@ -75,7 +74,7 @@ pub(crate) fn configs(config: EndpointConfig, count: u8) -> io::Result<Vec<Endpo
     Ok(configs)
 }
 
-/// The sockets of all shards, and the kernel told how to choose among them.
+/// Sockets of all shards, with the kernel's program for the choice among them.
 #[cfg(target_os = "linux")]
 pub(crate) fn sockets(
     address: SocketAddr,

@@ -73,7 +73,7 @@ pub(crate) struct Waiters {
     pub(crate) closed: Option<CloseReason>,
     /// Handles of the connection or of its streams exist.
     pub(crate) held: bool,
-    /// Few wait for anything but a stream, so one list does.
+    /// Tasks that wait for anything other than a stream; they are few, so one list suffices.
     others: Vec<(Wait, Waker)>,
     // The peer chooses the IDs of its streams, but has no more of them at a time than the limit: a simple hash will do.
     readers: FxHashMap<StreamId, Waker>,
@@ -156,12 +156,12 @@ impl Waiters {
         self.writers.insert(id, waker.clone());
     }
 
-    /// Removes the waker of a stream's reader, because reading was given up.
+    /// Removes the waker of a stream's reader, because its future was dropped.
     pub(crate) fn forget_reader(&mut self, id: StreamId) {
         take(&mut self.readers, id);
     }
 
-    /// Removes and returns the waker of a stream's writer, because writing was given up: a task that waits for the end is to be woken.
+    /// Removes and returns the waker of a stream's writer, because its future was dropped: a task that waits for the end is to be woken.
     pub(crate) fn forget_writer(&mut self, id: StreamId) -> Option<Waker> {
         take(&mut self.writers, id)
     }
@@ -274,7 +274,7 @@ impl Shared {
 }
 
 impl State {
-    /// Wakes the driver, because there is something to send.
+    /// Wakes the driver, because there is data to send.
     pub(crate) fn wake_driver(&mut self) {
         if let Some(waker) = self.driver.take() {
             waker.wake();

@@ -27,7 +27,7 @@ const HEADER: usize = 44;
 const WAY_BACK: usize = 56;
 /// Flag of the header: a way back follows.
 const HAS_WAY_BACK: u8 = 1 << 5;
-/// The most that a read of the socket returns, with what is in front.
+/// Largest read of the socket, with its header.
 const LARGEST: usize = HEADER + WAY_BACK + 65_535;
 /// Bytes that may wait for a process, on each shard, as the kernel counts them.
 const ROOM: usize = 2 << 20;
@@ -133,7 +133,7 @@ fn ip_bytes(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// IP address with a flag that says whether it is one of IPv4.
+/// IP address with a flag for IPv4.
 fn ip_from(bytes: &[u8], is_v4: bool) -> IpAddr {
     let ip = Ipv6Addr::from(<[u8; 16]>::try_from(bytes).expect("sixteen bytes"));
     if is_v4 { IpAddr::V4(ip.to_ipv4_mapped().unwrap_or(Ipv4Addr::UNSPECIFIED)) } else { IpAddr::V6(ip) }

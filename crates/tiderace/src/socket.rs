@@ -104,8 +104,8 @@ impl Socket {
         self.watched.poll_writable(cx)
     }
 
-    /// One system call if there is something; hands each read to `take`, with the hint of a load balancer. Returns the number of
-    /// bytes. Otherwise the task is woken when there is.
+    /// Makes one system call if data is available; passes each read to `take`, with the hint of a load balancer. Returns the number of
+    /// bytes. Otherwise the task is woken when there is data.
     pub(crate) fn poll_recv(
         &mut self,
         cx: &mut Context<'_>,
@@ -175,7 +175,7 @@ impl Socket {
     }
 }
 
-/// Asks for large buffers: first without the administrator's limit, which needs a privilege, then within it.
+/// Requests large buffers: first without the administrator's limit, which needs a privilege, then within it.
 fn grow_buffers(socket: &socket2::SockRef<'_>) {
     if force_buffers(socket).is_err() {
         // Within the limit the kernel grants what it can; that it grants less is no error.

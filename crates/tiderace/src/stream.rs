@@ -243,7 +243,7 @@ impl SendStream {
     }
 }
 
-/// Notes the bytes of a stream that were sent, where they are counted and the stream is there.
+/// Records the sent bytes of a stream, if they are counted and the stream exists.
 fn count(sent: &mut Option<u64>, connection: &mut transport::Connection, id: StreamId) {
     if let Some(bytes) = sent {
         *bytes = connection.sent(id).unwrap_or(*bytes);
@@ -435,7 +435,7 @@ impl RecvStream {
         self.fetched.push_back(Chunk { offset, data: data.into() });
     }
 
-    /// Takes what has arrived, about `most` bytes; ready when that is something, or the end.
+    /// Takes arrived data, about `most` bytes; ready with data, or at the end.
     fn poll_fetch(&mut self, cx: &mut Context<'_>, most: usize, order: Order) -> Poll<Result<(), ReadError>> {
         let Self { connection, id, fetched, end, received, .. } = self;
         let mut state = connection.shared.lock();

@@ -67,12 +67,12 @@ impl Thread {
     }
 }
 
-/// Effort of the calling thread so far.
+/// CPU time and waits of the calling thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effort {
     /// Time on a processor: what others take of it meanwhile does not count.
     pub(crate) cpu: Duration,
-    /// Number of times that it went to sleep, to wait for something.
+    /// Number of times that it went to sleep.
     pub(crate) waits: i64,
 }
 

@@ -21,7 +21,7 @@ const PER_SERVER: usize = 4;
 const ALL: usize = 256;
 /// A longer ticket is not kept, in bytes: servers decide how long theirs are, and all of them have to fit into the file.
 const LONGEST: usize = 16 << 10;
-/// A file larger than this, in bytes, is not one of ours: [`ALL`] tickets of [`LONGEST`] bytes, and their names, take less.
+/// Size in bytes above which a file is no ticket file: [`ALL`] tickets of [`LONGEST`] bytes, and their names, take less.
 const LARGEST: u64 = 16 << 20;
 
 /// Keeps tickets in a file: the latest four of each server, and 256 in all, of at most 16 KiB each. Processes may share it; each ticket is
@@ -55,7 +55,7 @@ impl FileTickets {
         Ok(tickets)
     }
 
-    /// Reads, changes and writes the file while nobody else does. It is written only when something was done.
+    /// Reads, changes and writes the file under a lock. It is written only after a change.
     fn change<R>(&self, change: impl FnOnce(&mut Vec<Entry>) -> Option<R>) -> io::Result<Option<R>> {
         let lock = private().create(true).truncate(false).open(self.beside(".lock"))?;
         lock.lock()?;
@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    /// Each write puts a new file in the place of the old one.
+    /// Each write replaces the file by a new one.
     #[cfg(unix)]
     #[test]
     fn a_server_with_tickets_without_end_makes_few_writes() {
@@ -287,7 +287,7 @@ mod tests {
         assert!(FileTickets::open(folder.0.join("no/such/folder")).is_err());
     }
 
-    /// Servers choose the length of their tickets; a file that outgrew its limit would be taken for somebody else's for ever.
+    /// Servers choose the length of their tickets; a file above its limit would never be recognized again.
     #[test]
     fn enormous_tickets_do_not_make_the_file_unusable() {
         let folder = Folder::new("enormous");

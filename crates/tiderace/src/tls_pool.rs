@@ -28,13 +28,12 @@ use crate::thread_policy::{Effort, Thread};
 const WAITING: usize = 256;
 /// Outcomes that a driver takes in before data gets its turn: each installs keys and makes a flight of packets.
 const OUTCOMES_PER_PASS: usize = 4;
-/// A step that takes no more of a processor, and waits for nothing, is quick: data may wait for it.
+/// CPU time up to which a step without waiting is quick: data may wait for it.
 const QUICK: Duration = Duration::from_millis(1);
 /// Quick steps in a row after which the driver runs a step that is alone. Steps with a remote key never reach it.
 const PROOF: u32 = 32;
-/// Time at which no outcome has come for so long, each thread gets a step even where the processors are busy with other things. A step
-/// takes a fraction of a millisecond: so a processor that is never idle still completes some hundred handshakes per second, and
-/// they take a tenth of it at most.
+/// Time without an outcome after which each thread gets a step even if the processors are busy. A step takes a fraction of a millisecond:
+/// so a processor that is never idle still completes some hundred handshakes per second, and they take a tenth of it at most.
 const PATIENCE: Duration = Duration::from_millis(5);
 
 /// A bounded number of threads for the TLS work of servers. Clones share the threads; with the last clone they end.
@@ -57,7 +56,7 @@ struct Queue {
     ready: Condvar,
     /// Steps until the threads stand back again; 0 while they do.
     hurried: AtomicUsize,
-    /// Written when a thread starts, and only read from then on: a thread that stands back must not hold anybody up.
+    /// Written when a thread starts, and only read from then on: a thread with a low priority must not block others.
     #[cfg(target_os = "linux")]
     threads: RwLock<Vec<Thread>>,
 }
@@ -242,7 +241,7 @@ pub(crate) struct TlsLink {
     out: usize,
     /// Quick steps since one that was not.
     quick: u32,
-    /// Time at which an outcome came, or the first step went out after a time without any.
+    /// Time of the last outcome, or of the first step after a time without any.
     moved: Instant,
 }
 
@@ -254,8 +253,8 @@ impl TlsLink {
         Self { pool, to, from, out: 0, quick: 0, moved: Instant::ZERO }
     }
 
-    /// Takes in what is done. `true` when there was something: then more may have come, and packets may have to leave.
-    /// Otherwise what comes next wakes the task of `cx`.
+    /// Processes outcomes. Returns `true` if there were any: then more may have arrived, and there may be packets to send. Otherwise the
+    /// next outcome wakes the task of `cx`.
     pub(crate) fn receive(&mut self, cx: &mut Context<'_>, now: Instant, endpoint: &mut Endpoint) -> bool {
         let mut any = false;
         for _ in 0..OUTCOMES_PER_PASS.min(self.out) {
@@ -277,7 +276,7 @@ impl TlsLink {
         endpoint.handle_tls_done(now, done);
     }
 
-    /// Time at which [`receive`](Self::receive) is to be called even if nothing comes.
+    /// Time at which to call [`receive`](Self::receive) without an outcome.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         (self.out > 0).then(|| self.moved + PATIENCE)
     }

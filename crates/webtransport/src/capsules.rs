@@ -14,7 +14,7 @@ const MAX_CONTENT: usize = 4 + MAX_REASON;
 /// A limit of streams is at most this many (draft-ietf-webtrans-http3 §5.6.2).
 const MAX_STREAMS: u64 = 1 << 60;
 
-/// A capsule that means something here.
+/// A known capsule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Capsule {
     /// WT_CLOSE_SESSION.

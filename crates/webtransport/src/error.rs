@@ -62,7 +62,7 @@ pub enum ReadError {
     /// The stream was read to its end or stopped before.
     #[error("the stream was read to its end or stopped")]
     StreamClosed,
-    /// More bytes came than the caller takes.
+    /// More bytes arrived than the caller accepts.
     #[error("the stream has more than {limit} bytes")]
     TooLong {
         /// The caller's limit.

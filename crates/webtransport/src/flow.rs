@@ -15,14 +15,14 @@ pub(crate) struct Flow {
     /// Streams that this end may open, and has opened, by direction.
     max_streams: [u64; 2],
     opened: [u64; 2],
-    /// Bytes that may be unread at this end, bytes that were read or given up, and that have arrived.
+    /// Limit on unread bytes, bytes read or discarded, and received bytes.
     window: u64,
     consumed: u64,
     received: u64,
     /// Limits announced to the peer.
     advertised: u64,
     advertised_streams: [u64; 2],
-    /// Streams that the peer may have open, and those that were closed.
+    /// Streams that the peer may have open, and closed ones.
     stream_window: [u64; 2],
     closed: [u64; 2],
 }

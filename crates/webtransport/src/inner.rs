@@ -28,7 +28,7 @@ pub(crate) struct State {
     halves: BTreeMap<(u64, bool), Arc<dyn Half>>,
     /// Tasks that wait for credit, the drain or the end.
     waiting: Vec<Waker>,
-    /// Place among the sessions of a client's connection, given back at the end.
+    /// Place among the sessions of a client's connection, released at the end.
     place: Option<Place>,
 }
 
@@ -103,7 +103,7 @@ impl Inner {
         changed
     }
 
-    /// Ready when `found` finds something in the state.
+    /// Ready when `found` returns a value for the state.
     pub(crate) async fn until<T>(&self, found: impl Fn(&State) -> Option<T>) -> T {
         poll_fn(|cx| {
             let state = &mut *self.lock();
@@ -140,7 +140,7 @@ impl Inner {
         drop(half);
     }
 
-    /// Ends the session, once: its streams are given up, and all waiting tasks are woken. False when it was over before.
+    /// Ends the session, once: resets its streams, and wakes all waiting tasks. Returns false if it had ended before.
     // draft-ietf-webtrans-http3 §6 MUST: streams end with the session, in both directions
     pub(crate) fn terminate(&self, end: SessionEnd) -> bool {
         // First, so that whoever hears of the end finds the session's place among those of the connection free.

@@ -102,7 +102,7 @@ impl Outgoing {
         self.change(|state| state.is_finished = true);
     }
 
-    /// Waits until HTTP/3 sends no more, although there may be more to say.
+    /// Waits until HTTP/3 sends no more, although capsules may be pending.
     pub(crate) async fn gone(&self) {
         self.0.gone.notified().await;
     }

@@ -6,7 +6,7 @@ use tiderace::{Charge, Dir};
 
 use crate::inner::Alive;
 
-/// Place of a stream among those that the peer has opened: given back when both halves are gone.
+/// Place of a stream among those opened by the peer: released when both halves are dropped.
 pub(crate) struct PeerStream {
     session: Arc<Alive>,
     dir: Dir,

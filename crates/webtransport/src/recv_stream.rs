@@ -21,7 +21,7 @@ const READ: usize = 64 * 1024;
 
 struct Receiving {
     stream: Option<tiderace::RecvStream>,
-    /// Bytes of the body that came with the header.
+    /// Bytes of the body that arrived with the header.
     rest: Bytes,
     header: u64,
     /// Bytes of the body that have arrived, as far as the session knows, and that were read.
@@ -68,7 +68,7 @@ pub struct RecvStream {
 }
 
 impl RecvStream {
-    /// A stream behind its header, which had so many bytes; `rest` was read with it.
+    /// A stream after its header, with the header's length; `rest` was read with it.
     pub(crate) fn new(
         mut stream: tiderace::RecvStream,
         (header, rest): (u64, Bytes),

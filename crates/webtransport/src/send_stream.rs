@@ -24,7 +24,7 @@ struct Sending {
     written: u64,
     end: Option<SessionEnd>,
     waker: Option<Waker>,
-    /// The application has ended the stream, and what became of it.
+    /// Set when the application has ended the stream.
     is_finished: bool,
     delivered: Option<Result<(), WriteError>>,
 }
@@ -53,7 +53,7 @@ pub struct SendStream {
 }
 
 impl SendStream {
-    /// A stream whose header was written, with so many bytes.
+    /// A stream whose header was written, with the header's length.
     pub(crate) fn new(
         mut stream: tiderace::SendStream,
         header: u64,
@@ -231,8 +231,7 @@ impl Drop for SendStream {
     }
 }
 
-/// Keeps a finished stream until it is delivered, so that it ends with its session, and credit for what the peer does not want is given
-/// back.
+/// Keeps a finished stream until it is delivered, so that it ends with its session, and credit for unwanted data is returned.
 async fn deliver(half: Arc<SendHalf>, session: Arc<Inner>, id: u64) {
     let delivered = poll_fn(|cx| {
         let mut place = lock(&half.0);

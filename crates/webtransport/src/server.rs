@@ -42,7 +42,7 @@ use crate::{
     session::Session,
 };
 
-/// Time for a client's settings to come, without which nothing is known of its draft.
+/// Time limit for a client's settings, without which its draft is unknown.
 const SETTINGS: Duration = Duration::from_secs(10);
 
 /// Time for an earlier session of the client to end, where there are as many as the connection may have: a lost packet with its close

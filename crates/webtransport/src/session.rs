@@ -26,7 +26,7 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// Admission of a stream that is not open yet: given back when the opening is given up.
+/// Admission of a stream that is not open yet: released when the opening is cancelled.
 struct Admission<'a>(&'a Inner, usize);
 
 impl Drop for Admission<'_> {

@@ -111,7 +111,7 @@ impl Evidence {
     }
 }
 
-/// Duration of the handshake of a QUIC connection, as far as it is known.
+/// Duration of the handshake of a QUIC connection, if known.
 pub(super) fn handshake_time(quic: &Quic) -> Option<Duration> {
     quic.connection().stats().map(|stats| Duration::from_nanos(stats.handshake_time))
 }

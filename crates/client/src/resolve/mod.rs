@@ -169,7 +169,7 @@ impl Resolver {
         }
     }
 
-    /// Resolves an offer. `bare` are the addresses of the name that was asked for.
+    /// Resolves an offer. `bare` are the addresses of the requested name.
     async fn of_offer(&self, offer: &Offer, bare: &[SocketAddr], port: u16) -> Vec<SocketAddr> {
         let port = offer.port.unwrap_or(port);
         let own = || bare.iter().map(|address| SocketAddr::new(address.ip(), port)).collect::<Vec<_>>();
@@ -255,16 +255,15 @@ impl Resolver {
     }
 }
 
-/// Returns whether an origin at `own` may send its clients to `to`: an origin on the Internet does not send them to hosts of their own
-/// networks.
-/// One without addresses may name any host.
+/// Returns whether an origin at `own` may refer clients to `to`: an origin on the Internet may not refer them to hosts of their own
+/// networks. An origin without addresses may name any host.
 pub(crate) fn may_lead(own: &[SocketAddr], to: SocketAddr) -> bool {
     let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
     let from = if own.is_empty() { std::slice::from_ref(&anywhere) } else { own };
     from.iter().any(|from| may_refer(from.ip(), to))
 }
 
-/// A name that is looked up as it is, with no domain of the system behind it.
+/// Absolute name, without a search domain of the system.
 fn absolute(host: &str) -> String {
     format!("{}.", host.trim_end_matches('.'))
 }

@@ -302,7 +302,7 @@ fn parts(text: &str) -> Result<Vec<Part>, TemplateFault> {
     Ok(parts)
 }
 
-/// Parts as text, with `{?a,b}` as the pairs that it stands for.
+/// Parts as text, with `{?a,b}` as its pairs.
 fn written(parts: &[Part]) -> String {
     let mut text = String::new();
     for part in parts {

@@ -107,7 +107,7 @@ pub enum Closed {
     /// The stream below has ended.
     #[error("the connection below has ended")]
     Ended,
-    /// Nothing was received for the idle timeout.
+    /// Idle timeout.
     #[error("nothing was heard for too long")]
     Idle,
 }
@@ -141,7 +141,7 @@ pub enum Refused {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// The peer's parameters are there: streams can be opened, as far as it allows.
+    /// The peer's parameters have arrived: streams can be opened, within its limits.
     Connected,
     /// The peer has opened a stream.
     Opened(Dir),
@@ -200,7 +200,7 @@ pub struct Mux {
     received: u64,
     read: u64,
     told_data: u64,
-    /// Streams with something to send, in turn.
+    /// Streams with data to send, in turn.
     line: VecDeque<StreamId>,
     /// Streams with a frame for the peer: new limits, or STOP_SENDING.
     notices: VecDeque<StreamId>,
@@ -329,7 +329,7 @@ impl Mux {
     /// Charges what is held after bytes have come: datagrams are dropped when there is no room for them.
     ///
     /// # Errors
-    /// When there is no room for what may not be dropped.
+    /// When there is no room for data that must not be dropped.
     fn settle(&mut self) -> Result<(), TransportError> {
         let held = self.held();
         if held == self.charge.bytes() || self.charge.try_set(held) {

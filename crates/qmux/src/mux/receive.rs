@@ -110,7 +110,7 @@ impl Mux {
         Ok(())
     }
 
-    /// Counts a frame that changes nothing.
+    /// Counts a frame without effect.
     fn changes_nothing(&mut self, now: Instant) -> Result<(), End> {
         let refill = now.saturating_since(self.budget_at).as_secs_f64() * f64::from(IDLE_RATE);
         if refill >= 1.0 {
@@ -316,7 +316,7 @@ impl From<TooLarge> for End {
     }
 }
 
-/// Reason phrase, as far as it is kept.
+/// Reason phrase, truncated.
 fn words(reason: &[u8]) -> String {
     String::from_utf8_lossy(&reason[..reason.len().min(REASON)]).into_owned()
 }

@@ -40,7 +40,7 @@ pub struct Ack<'a> {
     pub delay: u64,
     /// Counts of ECN marks, in a frame that has them.
     pub ecn: Option<EcnCounts>,
-    /// Time at which packets arrived, in a frame that says so.
+    /// Receive timestamps, in a frame with them.
     receive_times: Option<ReceiveTimes<'a>>,
     /// Packets acknowledged in a row below the largest.
     first_range: u64,

@@ -197,7 +197,7 @@ macro_rules! frames {
 }
 
 frames! {
-    /// Asks for an acknowledgement.
+    /// Requests an acknowledgement.
     PING = 0x01 => Ping;
     /// The sender gives a stream up.
     RESET_STREAM = 0x04 => ResetStream {
@@ -244,7 +244,7 @@ frames! {
     NEW_CONNECTION_ID = 0x18 => NewConnectionId {
         /// Number.
         sequence: u64,
-        /// All with smaller numbers are to be given up; not above `sequence`.
+        /// IDs with smaller numbers have to be retired; not above `sequence`.
         retire_prior_to: u64,
         /// 1 to 20 bytes.
         cid: ConnectionId,
@@ -256,7 +256,7 @@ frames! {
         /// Number.
         sequence: u64,
     };
-    /// Asks for the same bytes back over the same path.
+    /// Requests the same bytes back over the same path.
     PATH_CHALLENGE = 0x1a => PathChallenge(data: [u8; 8]);
     /// The bytes of a PATH_CHALLENGE.
     PATH_RESPONSE = 0x1b => PathResponse(data: [u8; 8]);
@@ -266,19 +266,19 @@ frames! {
         error: u64,
         /// The type of the frame that led to it, 0 when unknown.
         frame_type: u64,
-        /// For people; usually UTF-8, but nothing ensures it.
+        /// Text for humans; usually UTF-8, without guarantee.
         reason: &'a [u8],
     };
     /// The application closed the connection.
     APPLICATION_CLOSE = 0x1d => ApplicationClose {
         /// The application's error code.
         error: u64,
-        /// For people; usually UTF-8, but nothing ensures it.
+        /// Text for humans; usually UTF-8, without guarantee.
         reason: &'a [u8],
     };
     /// The server has confirmed the handshake.
     HANDSHAKE_DONE = 0x1e => HandshakeDone;
-    /// Asks for an acknowledgement at once (draft-ietf-quic-ack-frequency-14 §5).
+    /// Requests an immediate acknowledgement (draft-ietf-quic-ack-frequency-14 §5).
     IMMEDIATE_ACK = 0x1f => ImmediateAck;
     // draft-ietf-quic-reliable-stream-reset §4: a reliable size above the final size is FRAME_ENCODING_ERROR.
     /// The sender gives a stream up behind a part that still arrives (draft-ietf-quic-reliable-stream-reset §4).

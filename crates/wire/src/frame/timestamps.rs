@@ -32,8 +32,8 @@ impl<'a> ReceiveTimes<'a> {
         Ok(Self { bytes: &start[..start.len() - r.remaining()] })
     }
 
-    /// Packet numbers with the times at which they arrived, the most recent first. Times count from a moment that only
-    /// the sender of the frame knows, in the unit that this end asked for (`receive_timestamps_exponent`).
+    /// Packet numbers with their receive timestamps, the most recent first. Times count from a moment that only the sender of the frame
+    /// knows, in the unit that this endpoint requested (`receive_timestamps_exponent`).
     pub(super) fn iter(&self, largest: u64) -> Times<'a> {
         let mut r = Reader::new(self.bytes);
         let ranges = r.varint().unwrap_or(0);
@@ -49,7 +49,7 @@ impl<'a> ReceiveTimes<'a> {
     }
 }
 
-/// A time from the one before it: the first is given as it is, each other as what lies between.
+/// A time from the one before it: the first is absolute, each other is a difference.
 #[inline]
 fn next_time(previous: Option<u64>, delta: u64) -> Option<u64> {
     match previous {
@@ -68,7 +68,7 @@ pub struct Times<'a> {
     largest: u64,
     /// Ranges still to come.
     ranges: u64,
-    /// Times still to come in this range.
+    /// Remaining times in this range.
     left: u64,
     /// The packet number of the next of them.
     next: u64,
@@ -99,8 +99,8 @@ impl FusedIterator for Times<'_> {}
 /// Ranges that are written at most, so that their number takes one byte.
 const MAX_RANGES: u64 = 63;
 
-/// Writes the field with at most `max` times, and no more bytes than `room`; says how many went in. `times` are packet
-/// numbers not above `largest`, each with its time, the most recent first.
+/// Writes the field with at most `max` times, and at most `room` bytes; returns the number of times. `times` are packet numbers not above
+/// `largest`, each with its time, the most recent first.
 pub(super) fn encode(
     w: &mut Writer<'_>,
     largest: u64,

@@ -83,7 +83,7 @@ pub enum Header {
         /// End of the packet, which is the end of the bytes.
         packet_len: usize,
     },
-    /// A server asks for the same again, with a token.
+    /// Retry: the server requests the Initial packet again, with a token.
     Retry {
         /// [`version::V1`] or [`version::V2`].
         version: u32,
@@ -131,7 +131,7 @@ pub enum HeaderError {
     /// RFC 9000 §17.2: a connection ID of more than 20 bytes in version 1 or 2.
     #[error("a connection ID of more than 20 bytes")]
     CidTooLong,
-    /// The Length field goes beyond the datagram, or what has to be there (a Retry token, a list of versions) is not.
+    /// The Length field exceeds the datagram, or a mandatory part is missing (a Retry token, a list of versions).
     #[error("a length that contradicts the datagram")]
     BadLength,
 }
@@ -225,7 +225,7 @@ fn parse_long(first: u8, datagram: &[u8]) -> Result<Header, HeaderError> {
     Ok(Header::Long { ty, version, dcid, scid, token, pn_offset, packet_len: pn_offset + len })
 }
 
-/// A connection ID with the byte of length that RFC 8999 §5.1 puts in front of it.
+/// A connection ID after its length byte (RFC 8999 §5.1).
 fn invariant_cid(r: &mut Reader<'_>) -> Result<Range<usize>, Truncated> {
     let len = r.u8()?;
     let start = r.position();

@@ -4,8 +4,8 @@ use super::{PreferredAddress, TransportParameters, id};
 use crate::{Side, varint};
 
 impl TransportParameters {
-    /// Appends the parameters of `side`. A parameter that says no more than its absence would is left out; so are, for
-    /// a client, those that only a server may send.
+    /// Appends the parameters of `side`. Parameters with default values are left out; so are, for a client, those that only a server may
+    /// send.
     ///
     /// With `grease`, a random number, a reserved parameter of random identifier and content is added, which every
     /// receiver has to ignore (RFC 9000 §18.1).
