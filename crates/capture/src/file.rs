@@ -101,7 +101,7 @@ impl PacketFile {
     }
 }
 
-/// A new file for its owner alone: whoever reads the keys reads the content.
+/// Creates a file that only its owner can read: with the keys, the content can be decrypted.
 fn private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);

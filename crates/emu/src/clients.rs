@@ -11,7 +11,7 @@ use units::{Duration, Instant};
 
 use crate::socket::UdpSocket;
 
-/// A client's place. The second number tells apart those that had the same place one after the other.
+/// Slot of a client. The generation tells apart clients that had the same slot one after the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) index: u32,
@@ -26,11 +26,11 @@ pub(crate) struct Client {
     name: SockAddr,
     pub(crate) socket: UdpSocket,
     generation: u32,
-    /// Time at which it was last heard, or the server spoke to it.
+    /// Time of the latest packet from or to the client.
     pub(crate) heard: Instant,
-    /// Packets from it and to it, offered so far.
+    /// Packets offered so far: from the client, and to it.
     pub(crate) numbers: [u64; 2],
-    /// The number of its flow at the links, whatever its mapping.
+    /// Number of its flow on the links. It does not depend on the NAT mapping.
     pub(crate) flow: u32,
     /// Address that the NAT gives it.
     pub(crate) outside: Option<SocketAddr>,
@@ -112,7 +112,7 @@ impl Clients {
         Ok(Found::New { place, evicted: evicted.map(|(address, _)| address) })
     }
 
-    /// Gives the client at a place another one, with a socket of its own, and retires the old place.
+    /// Replaces the slot of a client by a new one with its own socket, and retires the old one.
     pub(crate) fn remap(
         &mut self,
         place: Place,
@@ -129,7 +129,7 @@ impl Clients {
         Ok(self.settle(index, client))
     }
 
-    /// Place for a client that takes nobody's: there are as many retired places as clients at most.
+    /// Returns a free slot, or a retired one to reuse: there are at most as many retired slots as clients.
     fn vacancy(&self) -> Option<usize> {
         if self.places.len() < self.max.saturating_mul(2) {
             return Some(self.places.len());

@@ -41,7 +41,7 @@ pub enum RelayError {
         /// Number of the rebinding, from 0.
         index: usize,
     },
-    /// The system refuses something else that a relay needs.
+    /// Another system call that a relay needs failed.
     #[error("cannot {what}: {source}")]
     System {
         /// The attempt.

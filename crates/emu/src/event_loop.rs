@@ -27,7 +27,7 @@ pub(crate) struct EventLoop<C> {
 }
 
 impl<C> EventLoop<C> {
-    /// A loop that obeys `commands`. A byte on `wake` tells of one, and its end that the owner is gone.
+    /// Creates a loop that executes `commands`. A byte on `wake` announces a command; the end of `wake` means that the owner was dropped.
     ///
     /// # Errors
     /// When the system has no descriptors left.
@@ -46,7 +46,7 @@ impl<C> EventLoop<C> {
         self.poll.add(source, SOURCES + number)
     }
 
-    /// Waits until something is ready; not beyond `due`, and not at all where the thread spins.
+    /// Waits until something is ready, at most until `due`; does not wait while the thread spins.
     fn wait(&mut self, due: Option<Instant>, spin: Option<Duration>) -> io::Result<()> {
         let awake_from = due.map(|due| due.saturating_sub(spin.unwrap_or_default()));
         let spinning = spin.is_some() && awake_from.is_some_and(|from| from <= sys::now());

@@ -28,7 +28,7 @@ pub(crate) struct Packet {
 
 /// Buffers kept for later; more would only hold memory after a burst.
 const SPARE_BUFFERS: usize = 4096;
-/// A buffer larger than this is given back to the system.
+/// Buffers larger than this are freed, not reused.
 const SPARE_SIZE: usize = 4096;
 
 #[derive(Debug)]

@@ -90,7 +90,8 @@ impl Relay {
         }
     }
 
-    /// Sends a command and wakes the thread. If it has ended, nobody listens, which is found out by who waits for it.
+    /// Sends a command and wakes the thread. If the thread has ended, the command is lost; the caller that waits for the result gets the
+    /// error.
     fn command(&self, command: Command) {
         let _ = self.commands.send(command);
         let _ = (&self.wake).write_all(&[1]);

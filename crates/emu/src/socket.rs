@@ -10,8 +10,8 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::sys;
 
-/// Bytes asked for in each direction. The receive buffer has to hold what arrives while the relay's thread is not
-/// running; the system may grant less.
+/// Requested size of each socket buffer in bytes. The receive buffer must hold what arrives while the relay's thread is not scheduled; the
+/// system may grant less.
 const BUFFER: usize = 8 << 20;
 
 /// A UDP socket that reports ECN bits, receive times and drops, and never waits.
@@ -31,13 +31,13 @@ impl UdpSocket {
         Ok(socket)
     }
 
-    /// A socket on a port of its own that talks to `address` only.
+    /// Opens a socket on its own port, connected to `address`.
     pub(crate) fn connect(address: SocketAddr) -> io::Result<Self> {
         let any = if address.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
         Self::connect_from(any, address)
     }
 
-    /// A socket on a port of its own at one of this machine's addresses that talks to `address` only.
+    /// Opens a socket on its own port at one of this machine's addresses, connected to `address`.
     pub(crate) fn connect_from(source: IpAddr, address: SocketAddr) -> io::Result<Self> {
         let ipv6 = address.is_ipv6();
         if address.port() == 0 {

@@ -41,7 +41,7 @@ pub struct Statistics {
     pub unmapped: u64,
 }
 
-/// Later than this at the 99th percentile, delays are no longer those that were configured.
+/// Limit for the 99th percentile of lateness: above it, the delays are not the configured ones.
 const TRUSTED_LATENESS: Duration = Duration::from_millis(1);
 
 impl Statistics {

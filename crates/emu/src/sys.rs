@@ -78,7 +78,7 @@ impl Timer {
         self.fd.as_fd()
     }
 
-    /// Fires at `at`, or never. Setting it also takes back that it has fired.
+    /// Sets the expiry to `at`, or disarms the timer. Clears an earlier expiry.
     pub(crate) fn arm(&mut self, at: Option<Instant>) -> io::Result<()> {
         if self.armed == at {
             return Ok(());
@@ -132,7 +132,7 @@ impl Poll {
         check(result).map(drop)
     }
 
-    /// Waits until something is ready, or looks and returns at once.
+    /// Waits until something is ready; without `block`, returns at once.
     pub(crate) fn wait(&mut self, block: bool) -> io::Result<()> {
         let room = c_int::try_from(self.events.len()).unwrap_or(c_int::MAX);
         // SAFETY: `events` has room for as many events as the call is told.
@@ -203,7 +203,7 @@ impl Inbox {
         }
     }
 
-    /// Receives what is there, without waiting; returns how many packets.
+    /// Receives the available packets without waiting and returns their number.
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         // SAFETY: both are plain C structures for which all zero is a valid value.
         let mut parts: [libc::iovec; BATCH] = unsafe { mem::zeroed() };

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use netem::{Nat, NatConfig};
 use units::{Instant, Seed};
 
-/// The translation of the simulator, and what its addresses are on this machine. Times are those of the links.
+/// The simulator's NAT, mapped to addresses of this machine. Times are those of the links.
 #[derive(Debug)]
 pub(crate) struct Translation {
     nat: Nat,
@@ -60,7 +60,7 @@ pub(crate) fn source(inside: SocketAddr, outside: SocketAddr, server: SocketAddr
     }
 }
 
-/// The first rebinding that asks for another address where there is none.
+/// Index of the first rebinding that needs a second address where none is available.
 pub(crate) fn impossible(config: &NatConfig, server: SocketAddr) -> Option<usize> {
     let possible = server.is_ipv4() && server.ip().is_loopback();
     config.rebind.iter().position(|rebinding| rebinding.address && !possible)

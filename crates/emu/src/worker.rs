@@ -46,7 +46,7 @@ pub(crate) struct Worker {
     origin: Option<Instant>,
     pending: Pending,
     inbox: Inbox,
-    /// Packets whose time has come, on their way into one send call.
+    /// Due packets, collected for one send call.
     outgoing: Vec<Packet>,
     statistics: Statistics,
 }
@@ -58,7 +58,7 @@ struct OneWay {
 }
 
 impl Worker {
-    /// Puts the parts together. The sockets are bound already, so that errors come out where the relay is started.
+    /// Creates the worker. The sockets are bound by the caller, so that errors are reported where the relay is started.
     pub(crate) fn new(
         config: RelayConfig,
         [up, down]: [Link; 2],
@@ -85,7 +85,7 @@ impl Worker {
         })
     }
 
-    /// Runs until told to stop, and returns the figures.
+    /// Runs until stopped and returns the statistics.
     pub(crate) fn run(mut self) -> io::Result<Statistics> {
         // Never together with spinning: the system stops a spinning thread of this kind for 50 ms in every second.
         self.statistics.preferred = self.config.spin.is_zero() && sys::prefer_this_thread();
@@ -146,8 +146,8 @@ impl Worker {
         Ok(())
     }
 
-    /// The place of the client that a packet came from: that of the mapping which the NAT gives the packet. `None` without a place, or
-    /// without a socket (too many open files): the network drops the packet, the relay continues.
+    /// Slot of the client that sent a packet, after translation by the NAT. `None` without a mapping or a socket (too many open files): the
+    /// packet is dropped and the relay continues.
     fn place(&mut self, from: SocketAddr, now: Instant, arrived: Instant) -> io::Result<Option<Place>> {
         let to = self.config.to;
         let place = match self.clients.find(from, now, || UdpSocket::connect(to)) {
@@ -179,7 +179,7 @@ impl Worker {
         }
     }
 
-    /// Has the poll tell of what the server sends to a place.
+    /// Registers a client's socket for packets from the server.
     fn watch(&mut self, place: Place) -> io::Result<()> {
         match self.clients.get(place) {
             Some(client) => self.events.watch(client.socket.fd(), CLIENTS + u64::from(place.index)),
@@ -403,8 +403,8 @@ fn count_up(number: &mut u64) -> u64 {
     *number - 1
 }
 
-/// Packets received, or nothing. An error of a UDP socket is news about an earlier packet (nobody listens there, no way
-/// there), not the end of the socket.
+/// Packets received, or `None`. An error of a UDP socket reports an earlier packet (port closed, host unreachable); the socket stays
+/// usable.
 fn received(result: io::Result<usize>, statistics: &mut Statistics) -> Option<usize> {
     match result {
         Ok(count) => Some(count),

@@ -39,20 +39,20 @@ pub enum Sourced {
     New,
     /// Recovered before it arrived.
     Known,
-    /// Older than what is remembered.
+    /// Older than the decoder's window.
     Old,
 }
 
 /// Result of a repair symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repaired {
-    /// Nothing was missing, or what it says was known.
+    /// Nothing was missing, or the symbol adds no information.
     Spare,
     /// Combines symbols that are no longer remembered.
     Late,
     /// Refused: the symbols that arrived do not justify the work.
     Refused,
-    /// Adds an equation; [`Decoder::next_recovered`] says whether that was enough.
+    /// Added an equation. [`Decoder::next_recovered`] returns symbols that this recovered.
     Used,
 }
 
@@ -95,7 +95,7 @@ struct Equation {
     value: Coded,
 }
 
-/// Decoder: keeps the latest source symbols of a sender, and rebuilds missing ones.
+/// Decoder: keeps a sender's latest source symbols and recovers missing ones.
 ///
 /// After each symbol, drain [`next_recovered`](Self::next_recovered). Memory is bounded: `capacity` source symbols and 128
 /// equations of no more than a packet each.
@@ -298,7 +298,7 @@ impl Decoder {
         }
     }
 
-    /// Symbols below `next` were sent: waits for those that are new, and forgets the oldest.
+    /// Records that symbols below `next` were sent: new ones are expected, the oldest are dropped.
     fn advance(&mut self, next: u64) {
         let forget_below = next.saturating_sub(self.capacity);
         // Each symbol that is forgotten is looked for in the equations.

@@ -15,7 +15,7 @@ const EXP: [u8; 510] = {
     table
 };
 
-/// Logarithms; that of 0 means nothing.
+/// Logarithms; the entry of 0 is unused.
 const LOG: [u8; 256] = {
     let mut table = [0; 256];
     let mut i = 0;

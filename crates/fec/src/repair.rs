@@ -23,7 +23,7 @@ pub struct Repair {
 /// Error of a [`Repair`] that no encoder makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RepairError {
-    /// Combines nothing.
+    /// No source symbol is combined.
     Empty,
     /// Last symbol too far from the first.
     TooWide,

@@ -62,7 +62,7 @@ impl Coded {
         }
     }
 
-    /// Holds the first `len` bytes only, and what follows up to the next multiple of a vector.
+    /// Shortens the symbol to `len` bytes, rounded up to a multiple of the vector size.
     pub(crate) fn shorten(&mut self, len: usize) {
         self.len = self.len.min(padded(len));
     }
@@ -73,7 +73,7 @@ impl Coded {
         usize::from(u16::from_be_bytes([self[0], self[1]]))
     }
 
-    /// Nothing is held.
+    /// Returns whether the symbol has no bytes.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
@@ -84,7 +84,7 @@ impl Coded {
         self.bytes.capacity()
     }
 
-    /// Room for `len` bytes and what is missing to a multiple of a vector, behind an aligned start; what it holds is of no meaning.
+    /// Aligned space for `len` bytes, rounded up to a multiple of the vector size; its content is unspecified.
     #[inline]
     fn begin(&mut self, len: usize) -> &mut [u8] {
         self.len = padded(len);

@@ -18,7 +18,7 @@ pub struct WorkLimit {
     pub most: u64,
 }
 
-/// Owns the account: what was spent, and what is left where there is a limit.
+/// Budget of decoding work: work done, and work left where there is a limit.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     spent: u64,
@@ -46,7 +46,7 @@ impl Work {
         }
     }
 
-    /// A repair symbol of so many bytes arrived.
+    /// Credits the budget for a repair symbol of this many bytes.
     #[inline]
     pub(crate) fn earn(&mut self, bytes: usize) {
         if let Some(WorkLimit { per_byte, most }) = self.limit {
@@ -55,7 +55,7 @@ impl Work {
         }
     }
 
-    /// A source symbol of so many bytes arrived.
+    /// Credits the budget for a source symbol of this many bytes.
     #[inline]
     pub(crate) fn earn_source(&mut self, bytes: usize) {
         self.earn(bytes.max(LEAST));

@@ -47,7 +47,7 @@ impl EndBooks {
         self.0.is_empty()
     }
 
-    /// The books of one end of ours.
+    /// The byte accounts of one endpoint of this stack.
     ///
     /// # Errors
     /// When they do not balance.

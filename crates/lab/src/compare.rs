@@ -96,7 +96,7 @@ pub struct Lost {
     pub contender: String,
     /// Key of the figure.
     pub figure: &'static str,
-    /// Runs with a value, of those that are in both.
+    /// Runs with a value, among those that both sides have.
     pub before: usize,
     /// Of these, runs that do not have it after.
     pub gone: usize,
@@ -153,8 +153,7 @@ struct Both<'a> {
 }
 
 impl Both<'_> {
-    /// The pairs (after, before) of each point. The same seed met the same path; seeds that only one has say nothing about the
-    /// change of a point.
+    /// The pairs (after, before) of each point. The same seed gives the same path; seeds on only one side are left out.
     fn pairs(&self, figure: Figure) -> Vec<Vec<Pair>> {
         let pair = |point: usize, index: usize| {
             let other = self.before.seeds.iter().position(|seed| *seed == self.after.seeds[index])?;

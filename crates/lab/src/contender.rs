@@ -34,7 +34,7 @@ pub trait Contender: Send + Sync {
         self.factors()
     }
 
-    /// The kinds of contenders that share the path, each as it would be alone on it; nothing when all are of one kind.
+    /// The kinds of contenders that share the path, each to be run alone; empty when all are of one kind.
     fn alone(&self) -> Vec<Box<dyn Contender + '_>> {
         Vec::new()
     }
@@ -184,7 +184,7 @@ pub struct Measured {
     pub books: [Option<Result<EndBooks, String>>; 2],
 }
 
-/// Counters of forward error correction: those of the sender of the data, and those of its receiver.
+/// Counters of forward error correction at the sender and at the receiver of the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RepairCounters {
     /// Packets sent that are protected: source symbols.
@@ -251,9 +251,9 @@ impl RepairCounters {
 /// A short flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// Began while measuring went on, and took this long.
+    /// Began during the measurement and took this long.
     Took(Duration),
-    /// Began while measuring went on, and was not complete when the run ended.
+    /// Began during the measurement and was not complete when the run ended.
     Unfinished,
     /// Began before measuring did.
     Early,

@@ -5,7 +5,7 @@ pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The checksum stands at the end of its line, as the last field.
+/// Key of the checksum, the last field of a line.
 const MARK: &str = ",\"check\":\"";
 const TAIL: usize = MARK.len() + 16 + 2;
 
@@ -18,7 +18,7 @@ pub(crate) fn seal(mut json: String) -> String {
     json
 }
 
-/// Returns whether a line is what was written. Lines without a checksum are taken as they are.
+/// Returns whether a line matches its checksum. Lines without a checksum are accepted.
 pub(crate) fn is_whole(line: &str) -> bool {
     let Some(cut) = line.len().checked_sub(TAIL).filter(|cut| line.is_char_boundary(*cut)) else { return true };
     let Some(sum) = line[cut..].strip_prefix(MARK).and_then(|rest| rest.strip_suffix("\"}")) else { return true };

@@ -23,7 +23,7 @@ pub enum HostEvent {
     Readable(Stream),
     /// A stream that was blocked takes data again.
     Writable(Stream),
-    /// [`Host::open`], which had nothing to give, may be asked again.
+    /// [`Host::open`], which returned `None`, may be called again.
     Available,
     /// Datagrams have arrived.
     Datagram,
@@ -36,7 +36,7 @@ pub enum HostEvent {
 pub enum Written {
     /// Bytes taken from the front of the data, at least one.
     Bytes(usize),
-    /// Nothing fits; [`HostEvent::Writable`] follows.
+    /// No space; [`HostEvent::Writable`] follows.
     Blocked,
     /// The stream takes no more data, ever.
     Closed,
@@ -45,7 +45,7 @@ pub enum Written {
 /// End of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadEnd {
-    /// Nothing more for the time being; [`HostEvent::Readable`] follows.
+    /// No data at the moment; [`HostEvent::Readable`] follows.
     Blocked,
     /// The stream was read to its end.
     Finished,
@@ -66,7 +66,7 @@ pub enum DatagramFate {
 
 /// One end of a connection, as a workload sees it. Streams are bidirectional and reliable, reads are in order.
 pub trait Host {
-    /// The next event, `None` when there is nothing to tell.
+    /// The next event, or `None`.
     fn poll_event(&mut self) -> Option<HostEvent>;
 
     /// Opens a stream. `None`: the peer permits no further one; [`HostEvent::Available`] follows.
@@ -78,29 +78,28 @@ pub trait Host {
     /// Takes bytes from the front of `data`.
     fn write(&mut self, stream: Stream, data: &mut Bytes) -> Written;
 
-    /// Ends the sending side, after what was written.
+    /// Ends the sending side after the data written so far.
     fn finish(&mut self, stream: Stream);
 
-    /// Says how urgent the data of the stream is: 0 goes first, 7 last (RFC 9218 §4.1). `false` when the stack has no
-    /// priorities.
+    /// Sets the urgency of the stream: 0 is sent first, 7 last (RFC 9218 §4.1). `false` when the stack has no priorities.
     fn prioritise(&mut self, _stream: Stream, _urgency: u8) -> bool {
         false
     }
 
-    /// Gives up receiving: the peer shall send no more. `false` when the stack has no such call; what arrives is then read
-    /// and of no use.
+    /// Cancels receiving: the peer is asked to stop sending. `false` when the stack has no such call; data that arrives is then read and
+    /// discarded.
     fn cancel(&mut self, _stream: Stream) -> bool {
         false
     }
 
-    /// Hands all data that is there to `sink`, in order.
+    /// Passes all available data to `sink`, in order.
     fn read(&mut self, stream: Stream, sink: &mut dyn FnMut(&[u8])) -> ReadEnd;
 
     /// Sends an unreliable datagram. `false` when the connection cannot take it (too large, not negotiated).
     fn send_datagram(&mut self, data: Bytes) -> bool;
 
-    /// Hands over what has become of datagrams at this end since the last call: they are numbered in the order in which
-    /// [`Host::send_datagram`] took them, from 0. `false` when the stack does not tell.
+    /// Reports the fate of datagrams since the last call, numbered from 0 in the order in which [`Host::send_datagram`] accepted them.
+    /// `false` when the stack does not report it.
     fn take_datagram_fates(&mut self, _sink: &mut dyn FnMut(u64, DatagramFate)) -> bool {
         false
     }

@@ -25,7 +25,7 @@ pub struct Journal {
     /// Position of the next line.
     end: u64,
     head: u64,
-    /// Lines are not in the order of the runs, or there is something between them.
+    /// Lines are not in the order of the runs, or other text is between them.
     untidy: bool,
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
-    /// Streams that always have something to send.
+    /// Streams that always have data to send.
     Bulk,
     /// Requests and responses, the next request when the response to the last one is complete.
     Requests,
@@ -22,8 +22,7 @@ pub enum Workload {
     Video,
     /// One web page for each connection: the time from the first packet of its handshake to the last object.
     Page,
-    /// A feed that is scrolled through: answers of an interface and images, with priorities; images that are scrolled away
-    /// are given up.
+    /// A scrolled feed: API responses and images with priorities; images scrolled out of view are cancelled.
     Feed,
 }
 

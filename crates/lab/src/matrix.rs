@@ -11,8 +11,8 @@ pub struct Cell {
 
 /// All runs, seed by seed, with the contenders in turning order: A B, B A, A B, …
 ///
-/// So everything that drifts during an experiment (in real time: the machine's temperature, its other load) meets all contenders equally.
-/// In virtual time nothing drifts; the order is the same for both kinds of experiment.
+/// Drift during an experiment in real time (temperature, other load) therefore affects all contenders equally. In virtual time nothing
+/// drifts; the order is the same for both kinds of experiment.
 pub fn cells(contenders: usize, seeds: impl IntoIterator<Item = u64>) -> Vec<Cell> {
     let forward = |seed| (0..contenders).map(move |contender| Cell { contender, seed });
     let turning = seeds.into_iter().enumerate().flat_map(|(round, seed)| {

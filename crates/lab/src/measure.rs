@@ -89,7 +89,7 @@ pub fn figures(
     figures
 }
 
-/// Forward error correction, where anything was protected.
+/// Forward error correction, if anything was protected.
 fn repair(connections: &[Measured], loaded: &LinkWindow) -> Vec<(Figure, Reading)> {
     let counts: Vec<RepairCounters> = connections.iter().filter_map(|connection| connection.repair).collect();
     if counts.is_empty() {
@@ -367,7 +367,7 @@ fn percentile(ascending: &[Duration], q: f64) -> Reading {
     }
 }
 
-/// A percentile of samples of which `never` more never came: they are larger than all others.
+/// A percentile of samples, `never` further ones of which are missing: they rank above all others.
 fn percentile_of_all(ascending: &[Duration], never: usize, q: f64) -> Reading {
     let all: Vec<Option<Duration>> =
         ascending.iter().copied().map(Some).chain(core::iter::repeat_n(None, never)).collect();

@@ -21,7 +21,7 @@ pub struct Job {
     pub seed: u64,
 }
 
-/// All runs of a scenario. Small, whatever their number: the data of a run is made when it starts.
+/// All runs of a scenario. The plan is small for any number of runs: the data of a run is created when it starts.
 #[derive(Clone, Debug)]
 pub struct Plan {
     scenario: Scenario,

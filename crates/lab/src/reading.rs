@@ -11,7 +11,7 @@ pub struct Reading {
     pub value: Option<f64>,
     /// Provenance of the value.
     pub provenance: Provenance,
-    /// Number of samples behind the value, if any. Those that never occurred are included.
+    /// Number of samples behind the value, if any, including missing ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<usize>,
     /// Number of samples that never occurred, if any: each counts as larger than any other.
@@ -34,11 +34,11 @@ pub enum Provenance {
     Simulated,
     /// The contender cannot report it.
     Unsupported,
-    /// Could be computed, but nobody should believe it: too few samples.
+    /// Could be computed, but from too few samples.
     Refused,
     /// Nothing to measure: no packet was sent, no connection was established.
     Empty,
-    /// The percentile falls among samples that never came: larger than any value.
+    /// The percentile falls among missing samples: larger than any value.
     Censored,
 }
 
@@ -66,7 +66,7 @@ impl Reading {
     }
 }
 
-/// A part of a whole; `None` where there is nothing to take it from.
+/// A part of a whole; `None` if the whole is 0.
 pub(crate) fn share(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| count(part) / count(whole))
 }

@@ -163,7 +163,7 @@ fn scaled((value, interval): Centre, by: f64, less: f64) -> Centre {
     (value * by - less, interval)
 }
 
-/// No target: the value is told.
+/// No target: the value is only reported.
 const TOLD: RangeInclusive<f64> = f64::NEG_INFINITY..=f64::INFINITY;
 
 fn at_most(most: f64) -> RangeInclusive<f64> {

@@ -48,7 +48,7 @@ pub use text::text;
 
 pub use crate::summary::Failure;
 
-/// Style of pages: that of pictures, and what only pages need.
+/// Style of pages: that of pictures, and rules that only pages need.
 const PAGE_STYLE: &str = concat!(include_str!("report/style.css"), include_str!("report/page.css"));
 
 /// Schema of the JSON form.
@@ -74,7 +74,7 @@ pub struct Report {
     /// The file with the records, once there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub records: Option<PathBuf>,
-    /// The headline figures, and who is best in each.
+    /// The headline figures, with the best contender of each.
     #[serde(skip)]
     board: board::Board,
 }

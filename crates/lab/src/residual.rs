@@ -7,7 +7,7 @@ use crate::{
     tally::Missing,
 };
 
-/// The parts of residual loss, of the datagrams that were due; empty where a stack does not tell.
+/// The parts of residual loss, as shares of the datagrams that were due; empty where a stack does not report them.
 pub(crate) fn parts(connections: &[Measured]) -> Vec<(Figure, Reading)> {
     let read = |connection: &Measured| connection.datagrams.as_ref().and_then(|all| Some((all.due, all.missing?)));
     let Some(all) = connections.iter().map(read).collect::<Option<Vec<_>>>() else { return Vec::new() };

@@ -31,7 +31,7 @@ pub struct Execution {
     pub qlog: Option<Logs>,
 }
 
-/// Runs all cells and returns their records in the order of the cells, whatever the order in which threads finish.
+/// Runs all cells and returns their records in the order of the cells, independent of the order in which threads finish.
 ///
 /// `done` is called after each run, from the thread that ran it.
 pub fn run_all(
@@ -135,7 +135,7 @@ pub fn run_in_real_time(
     record
 }
 
-/// A record of nothing.
+/// An empty record.
 fn empty(scenario: &Scenario, contender: &dyn Contender, seed: u64) -> Record {
     Record {
         schema: RECORD_SCHEMA.to_owned(),
@@ -159,7 +159,7 @@ fn empty(scenario: &Scenario, contender: &dyn Contender, seed: u64) -> Record {
     }
 }
 
-/// Lets time pass and fills the record; of rivals also with what each does to the other.
+/// Runs the simulation and fills the record; for rivals, also with the effect of each on the other.
 fn fill(
     scenario: &Scenario,
     contender: &dyn Contender,
@@ -209,7 +209,7 @@ struct Passed {
     trace: TraceSummary,
     /// Losses of each connection's packets at the links.
     lost: Vec<FlowLoss>,
-    /// The simulation came to a standstill, and why.
+    /// The simulation stalled, with the reason.
     stalled: Option<String>,
     books: Books,
     /// Place of an imbalance of the books, if there is one.
@@ -281,7 +281,7 @@ fn simulate(
     })
 }
 
-/// Adds the books of the stacks, and compares them with those of the network.
+/// Adds the accounts of the stacks and compares them with those of the network.
 fn complete(books: &mut Books, measured: &[Measured]) -> Result<(), String> {
     for connection in measured {
         for (end, sum) in connection.books.iter().zip([&mut books.clients, &mut books.servers]) {

@@ -228,7 +228,7 @@ pub struct Selection {
 /// Fields of a profile by name.
 pub type Settings = serde_json::Map<String, serde_json::Value>;
 
-/// [`Selection`] as it stands in a file.
+/// [`Selection`] as written in a file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct SelectionTable {

@@ -78,7 +78,7 @@ fn profile(name: &str, own: &Settings, all: &Settings, field: &str) -> Result<Se
     Ok(Setup { profile, early_data })
 }
 
-/// A list of names has one mistake that people make: a name that there is not.
+/// The usual mistake in a list of names: an unknown name.
 fn controller_fault(fault: Fault, name: &str) -> Fault {
     let known = controllers();
     if known.contains(&name) {
@@ -88,7 +88,7 @@ fn controller_fault(fault: Fault, name: &str) -> Fault {
     Fault { message: format!("there is no congestion controller `{name}`"), hint: Some(hint), ..fault }
 }
 
-/// Known names, after the one that is nearest to what was written, if one is near.
+/// Known names, the one closest to `written` first, if one is close.
 fn meant(written: &str, known: &[&str]) -> String {
     let there_are = format!("there are {}", known.join(", "));
     match nearest(written, known.iter().copied()) {

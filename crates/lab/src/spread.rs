@@ -44,7 +44,7 @@ impl Sampled {
 /// Equidistant quantiles, in seconds and ascending; with fewer than 60 samples all of them. `None` is a sample that never occurred.
 pub type Quantiles = Vec<Option<f64>>;
 
-/// Samples of a run, and how many more never came.
+/// Samples of a run, and the number of missing ones.
 #[derive(Default)]
 struct Samples {
     came: Vec<Duration>,
@@ -66,7 +66,7 @@ fn rtt(connections: &[Measured]) -> Option<Samples> {
     Some(samples)
 }
 
-/// Samples of what the workload waits for: responses, flows or datagrams.
+/// Samples of the workload's latency: responses, flows or datagrams.
 fn latency(connections: &[Measured]) -> Option<Samples> {
     let mut samples = Samples::default();
     for connection in connections {

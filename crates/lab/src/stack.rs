@@ -35,14 +35,14 @@ pub trait Stack: Host {
     /// The time of [`Stack::timeout`] has come.
     fn on_timeout(&mut self, now: Instant);
 
-    /// Puts everything that may leave into `out`.
+    /// Puts every packet that may be sent now into `out`.
     fn transmit(&mut self, now: Instant, out: &mut Outbox);
 
-    /// Hands over the RTT samples taken since the last call, as [`Measured::rtt`] defines them. `false` when the stack does not tell them.
+    /// Passes the RTT samples since the last call to `sink`, as [`Measured::rtt`] defines them. `false` when the stack does not report
+    /// them.
     fn take_rtt_samples(&mut self, sink: &mut dyn FnMut(Duration)) -> bool;
 
-    /// Hands over, for each packet that was declared lost since the last call, how long after it had been sent. `false` when the
-    /// stack does not tell.
+    /// Reports, for each packet declared lost since the last call, the time since it was sent. `false` when the stack does not report it.
     fn take_loss_delays(&mut self, _sink: &mut dyn FnMut(Duration)) -> bool {
         false
     }
@@ -59,12 +59,12 @@ pub trait Stack: Host {
         Vec::new()
     }
 
-    /// Books of every byte that came in or left, when the stack keeps such books; an error when they do not balance.
+    /// Accounts of all bytes received and sent, if the stack keeps them; an error if they do not balance.
     fn books(&self) -> Option<Result<EndBooks, String>> {
         None
     }
 
-    /// State of the congestion control; `None` when the stack shows nothing, or nothing yet.
+    /// State of the congestion control; `None` if the stack does not report it, or not yet.
     fn view(&self) -> Option<SenderView> {
         None
     }
@@ -186,7 +186,7 @@ pub struct StackNode<S> {
     measure_from: Instant,
     /// The counters when measuring began.
     before: Option<StackCounters>,
-    /// RTT samples since then; `None` when the stack does not tell them.
+    /// RTT samples since then; `None` when the stack does not report them.
     rtt: Option<Vec<Duration>>,
     /// The same of the time in which losses were found.
     loss_delays: Option<Vec<Duration>>,
@@ -246,7 +246,7 @@ impl<S: Stack> Node for StackNode<S> {
     }
 }
 
-/// Keeps the samples that `take` hands over, when they count; none at all of a stack that does not tell them.
+/// Stores the samples that `take` returns, if they count; `None` for a stack that does not report them.
 fn keep(kept: &mut Option<Vec<Duration>>, counts: bool, take: impl FnOnce(&mut dyn FnMut(Duration)) -> bool) {
     let Some(samples) = kept else { return };
     let told = take(&mut |sample| {
@@ -265,7 +265,7 @@ fn repair(after: &StackCounters, before: Option<&StackCounters>) -> Option<Repai
     after.repair.map(|after| after.since(&before))
 }
 
-/// Puts together what the two ends of a connection counted.
+/// Combines the counters of both ends of a connection.
 fn measured<S: Stack>(
     client: &mut StackNode<S>,
     server: &mut StackNode<S>,

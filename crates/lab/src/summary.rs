@@ -38,13 +38,13 @@ pub struct Summary {
     pub connections_lost: (usize, usize),
     /// Damage of the file.
     pub damage: Damage,
-    /// By point, contender, seed and figure; infinite where it never came, not a number where it is unknown.
+    /// By point, contender, seed and figure; infinite where samples are missing, NaN where unknown.
     values: Vec<f64>,
     /// A fingerprint of each run's trace, zero where there is no run.
     traces: Vec<u64>,
     /// Flags: whether each run's figures count.
     counts: Vec<bool>,
-    /// Quantiles of each run's samples by kind, infinite where they never came.
+    /// Quantiles of each run's samples by kind, infinite where samples are missing.
     spreads: Vec<BTreeMap<Sampled, Vec<f32>>>,
 }
 

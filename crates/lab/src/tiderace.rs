@@ -197,7 +197,7 @@ fn accepted(early_data: EarlyData) -> String {
     word.to_owned()
 }
 
-/// One end of a connection: an endpoint of its own.
+/// One end of a connection, with its own endpoint.
 struct End {
     endpoint: Endpoint,
     /// A client's settings.
@@ -251,7 +251,7 @@ impl ObserverFactory for Watch {
     }
 }
 
-/// Samples on their way from the connection to the laboratory. One thread runs a simulation, so nobody ever waits.
+/// Samples passed from the connection to the laboratory. One thread runs a simulation, so the lock is never contended.
 #[derive(Clone, Debug, Default)]
 struct Samples(Arc<Mutex<Taken>>);
 

@@ -24,7 +24,7 @@ pub(crate) const CLOCK: FixedClock = FixedClock { unix_secs: 1_800_000_000 };
 /// Secret for the tickets of servers that know their clients.
 const RING_SECRET: [u8; 32] = [0x42; 32];
 
-/// TLS for both ends of connections that know nothing of each other; the reason when the fixtures cannot be used.
+/// TLS for both ends of independent connections; an error when the fixtures cannot be used.
 pub(crate) type Tls = (Arc<dyn ClientTls>, Arc<dyn ServerTls>);
 
 pub(crate) static TLS: LazyLock<Result<Tls, String>> = LazyLock::new(|| {

@@ -19,7 +19,7 @@ pub struct Presupposed {
     pub verdict: Verdict,
 }
 
-/// Adds the figures on which results depend, if those are not equivalent: a delay of arrived data says little if less arrived.
+/// Adds the figures that results depend on, if those are not equivalent: a delay of arrived data says little if less arrived.
 pub fn name_presupposed(
     results: &[(Figure, Comparison)],
 ) -> impl Iterator<Item = (Figure, Comparison, Option<Presupposed>)> + '_ {
@@ -82,7 +82,7 @@ fn difference(figure: Figure, difference: &Interval, bounds: bool) -> String {
     format!("{}{bounds}{space}{unit}", text(shown.value))
 }
 
-/// ` [low, high]`; nothing when neither end is known.
+/// ` [low, high]`; empty when neither end is known.
 fn brackets(interval: &Interval, text: impl Fn(f64) -> String) -> String {
     if interval.low == f64::NEG_INFINITY && interval.high == f64::INFINITY || interval.coverage >= 1.0 {
         return String::new();

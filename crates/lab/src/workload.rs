@@ -102,7 +102,7 @@ impl App {
         Self { end, kind, tally: Tally::default(), window, established: None, closed: None }
     }
 
-    /// Drains the connection's events and processes them, and the time. Returns whether there was anything to process.
+    /// Processes the connection's events and timers. Returns whether there was anything to process.
     pub fn drive(&mut self, now: Instant, host: &mut impl Host) -> bool {
         let mut acted = false;
         while let Some(event) = host.poll_event() {
@@ -175,7 +175,7 @@ impl App {
     }
 }
 
-/// Scope of an event handler: what it may look at and count in.
+/// Context of an event handler: what it may read and count.
 pub(crate) struct Scope<'a> {
     pub(crate) now: Instant,
     pub(crate) window: Window,

@@ -13,7 +13,7 @@ use crate::{
     packet::{DropReason, Ecn},
 };
 
-/// A packet that waits, with what its owner keeps about it.
+/// A waiting packet with its owner's data.
 #[derive(Debug)]
 struct Entry<T> {
     item: T,
@@ -42,7 +42,7 @@ pub(crate) struct Aqm<T> {
     flows: Vec<Flow<T>>,
     per_flow: bool,
     quantum: i64,
-    /// Flows with packets, by number: those that came lately, and those that had their turn (RFC 8290 §4.2).
+    /// Flows with packets, by number: new flows, and old flows (RFC 8290 §4.2).
     new: VecDeque<usize>,
     old: VecDeque<usize>,
     /// Dropped on entry, to be reported.
@@ -137,7 +137,7 @@ impl<T> Aqm<T> {
         self.backlog
     }
 
-    /// Time at which something will be known: at once, or when the transmitter is free.
+    /// Time of the next decision: at once, or when the transmitter is free.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         if !self.told.is_empty() {
             return Some(self.latest);

@@ -111,7 +111,7 @@ pub enum ConfigError {
     /// Packets could pile up without end.
     #[error("a link with a rate needs a queue, for example `queue = \"125 kB\"` (50 ms at 20 Mbit/s)")]
     RateWithoutQueue,
-    /// A queue where nothing can wait.
+    /// A queue on a link where nothing waits.
     #[error("a queue needs a rate, for example `rate = \"20 Mbit/s\"`")]
     QueueWithoutRate,
     /// The two numbers do not describe a chain.
@@ -128,10 +128,10 @@ pub enum ConfigError {
     /// The chain would stay where it starts, so that one run has all the loss and the next one none.
     #[error("a Gilbert-Elliott loss model needs p + r above zero")]
     FrozenChain,
-    /// Nothing would change places.
+    /// Reordering without a delay has no effect.
     #[error("`reorder` has no effect without its `delay` or the link's `jitter`")]
     ReorderWithoutDelay,
-    /// A period of what?
+    /// A jitter period without jitter.
     #[error("`jitter-period` and `jitter-reorders` need `jitter`")]
     NoJitter,
     /// No group has this many packets to lose.
@@ -148,7 +148,7 @@ pub enum ConfigError {
     /// Two rates.
     #[error("`rate` and `rate-trace` exclude one another")]
     TwoRates,
-    /// A bucket that lets nothing through.
+    /// The bucket is smaller than a packet.
     #[error("a policer needs a rate and a burst of at least one packet of 1500 bytes")]
     TinyPolicer,
     /// CoDel without its numbers.

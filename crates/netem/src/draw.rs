@@ -6,8 +6,7 @@ use rand_core::RngCore;
 
 /// A probability made ready for comparing with draws: an integer out of 2^53.
 ///
-/// The same draw compared with a larger probability says yes whenever it did with the smaller one, so the losses at 1 %
-/// are a subset of the losses at 2 % under the same seed.
+/// The outcome is monotonic in the probability, so the losses at 1 % are a subset of the losses at 2 % under the same seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chance(u64);
 

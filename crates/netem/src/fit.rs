@@ -60,10 +60,10 @@ pub enum FitError {
     /// Too little.
     #[error("{0} packets are too few: at least 100 are needed")]
     Short(usize),
-    /// Nothing to explain.
+    /// The trace has no losses.
     #[error("no packet of the trace was lost: `loss = \"none\"` describes it")]
     NoLoss,
-    /// Nothing came through.
+    /// The trace has no delivered packet.
     #[error("every packet of the trace was lost")]
     AllLost,
 }

@@ -189,7 +189,7 @@ impl Link {
         Some(Released { ticket, packet, transit })
     }
 
-    /// Behind the transmitter: what becomes of a packet that has been sent.
+    /// Processes a packet after the transmitter.
     #[inline]
     fn sent(
         &mut self,
@@ -260,7 +260,7 @@ impl Link {
         Draws { lost, corrupt }
     }
 
-    /// A packet that does not arrive. It makes the remaining draws all the same: they are those of the n-th packet.
+    /// Drops a packet. The remaining draws are made nevertheless: draws belong to the n-th packet.
     fn drop(&mut self, packet: &PacketMeta, reason: DropReason, queued: Duration, sent: Instant) -> Transit {
         self.way.skip(sent);
         if let Some(duplication) = &mut self.duplication {

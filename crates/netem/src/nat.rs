@@ -43,7 +43,7 @@ pub struct Rebinding {
 struct Mapping {
     outside: SocketAddr,
     used: Instant,
-    /// Rebindings that it has seen.
+    /// Rebindings applied so far.
     epoch: usize,
 }
 
@@ -58,7 +58,7 @@ pub struct Nat {
     host: u16,
     /// Mappings that were made in place of others.
     replaced: u64,
-    /// Packets from outside that found nobody.
+    /// Packets from outside without a mapping.
     orphaned: u64,
 }
 

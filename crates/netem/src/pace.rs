@@ -57,7 +57,7 @@ impl Pace {
         Some(Self { free: 0, fraction: 0, kind })
     }
 
-    /// Sets the rate of what is sent from now on, for ever.
+    /// Sets the rate from now on.
     pub(crate) fn set_rate(&mut self, rate: Bitrate) {
         // The fraction of a nanosecond that is left over counts in parts of the rate.
         self.free = self.free_at();
@@ -109,7 +109,7 @@ impl Pace {
     }
 }
 
-/// Nanoseconds that `parts` take at a rate, and what is left over.
+/// Nanoseconds that `parts` take at a rate, and the remainder.
 #[inline]
 fn divide(parts: u128, rate: u64) -> (u64, u64) {
     match u64::try_from(parts) {
@@ -153,7 +153,7 @@ fn varying(rates: &[(u64, u64)], outages: &[Outage], free: u64, fraction: u64, s
     }
 }
 
-/// Sends with the opportunities of a trace. One that nobody uses when it comes is gone.
+/// Sends with the opportunities of a trace. An unused opportunity is lost.
 fn opportunities(
     trace: &RateTrace,
     (turn, index, left): (&mut u64, &mut usize, &mut u32),

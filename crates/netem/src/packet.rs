@@ -94,13 +94,13 @@ pub enum DropReason {
     Queue,
     /// Lost behind the queue by the loss model.
     Loss,
-    /// A test asked for it.
+    /// Dropped by a test's script.
     Script,
     /// Above the rate of the policer.
     Policer,
     /// The queue's management (CoDel) dropped it so that senders slow down.
     Aqm,
-    /// Sent while nothing got through.
+    /// Sent during an outage.
     Outage,
 }
 
@@ -150,7 +150,7 @@ pub enum Verdict {
         /// A copy that the network made. Never before `first`.
         copy: Option<Delivery>,
     },
-    /// Waits in a queue that decides later; [`Link::poll`](crate::Link::poll) tells.
+    /// Waits in a queue that decides later; [`Link::poll`](crate::Link::poll) returns the result.
     Held(Ticket),
 }
 

@@ -26,7 +26,7 @@ impl Bucket {
         Self { rate: config.rate.as_bps(), room, tokens: room, at: Instant::ZERO, udp_only: config.udp_only }
     }
 
-    /// Returns whether the packet passes. One that does not takes nothing.
+    /// Returns whether the packet passes. A dropped packet uses no tokens.
     #[inline]
     pub(crate) fn passes(&mut self, now: Instant, packet: &PacketMeta) -> bool {
         if self.udp_only && packet.protocol != Protocol::Udp {

@@ -9,7 +9,7 @@ use crate::PacketMeta;
 pub enum Forced {
     /// Lost behind the queue, with [`DropReason::Script`](crate::DropReason::Script).
     Drop,
-    /// Passes, whatever the loss model says. Queue and MTU still hold.
+    /// Passes, whatever the loss model decides. Queue and MTU still apply.
     Keep,
     /// Passes, with damaged bits.
     Corrupt,
@@ -17,7 +17,7 @@ pub enum Forced {
     Delay(units::Duration),
 }
 
-/// Looks at each packet and may decide its fate.
+/// Inspects each packet and may decide its fate.
 type Rule = dyn FnMut(Instant, &PacketMeta) -> Option<Forced> + Send;
 
 /// Fates of packets, set by a test.

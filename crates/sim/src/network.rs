@@ -55,7 +55,7 @@ pub(crate) struct Attachment {
     last: Instant,
 }
 
-/// The way of a packet, as far as it is known when it is sent.
+/// The path of a packet, as far as known when it is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
     pub(crate) node: u32,

@@ -41,8 +41,8 @@ pub trait Node {
     /// sent go into `out`. A call may come without a reason; it must then do no harm.
     fn handle(&mut self, now: Instant, datagram: Option<Datagram>, out: &mut Outbox);
 
-    /// Deadline of the next call if nothing arrives before, and the reason (for the explanation of a stall). A deadline
-    /// in the past means at once; a node that keeps asking for "at once" is stopped with an error that names it.
+    /// Deadline of the next call if nothing arrives before, and the reason (to explain a stall). A deadline in the past means at once; a
+    /// node that repeatedly asks for "at once" is stopped with an error that names it.
     fn deadline(&self) -> Option<(Instant, &'static str)>;
 
     /// Returns whether the node is finished. The simulation ends when all are.

@@ -11,7 +11,7 @@ pub enum Ended {
     Finished,
     /// The time given to `run_until` has come. It may be run on.
     TimeLimit,
-    /// Nothing can happen any more: no packet is in progress and no node has a deadline.
+    /// No event is left: no packet is in transit and no node has a deadline.
     Stalled,
 }
 

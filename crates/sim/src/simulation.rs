@@ -32,10 +32,10 @@ impl Default for Limits {
     }
 }
 
-/// Looks at a datagram before it enters the network and gives it a mark.
+/// Inspects a datagram before it enters the network and returns its mark.
 type Tagger = dyn FnMut(&Datagram) -> u64 + Send;
 
-/// A node and what the simulation knows of it.
+/// A node with its state in the simulation.
 #[derive(Debug)]
 struct Member<N> {
     node: N,
@@ -345,7 +345,7 @@ impl<N: Node> Simulation<N> {
         if self.outbox.is_empty() { Ok(()) } else { self.send(index) }
     }
 
-    /// Enters the event for a node's deadline, unless an earlier one will look at it anyway.
+    /// Schedules the event for a node's deadline, unless an earlier event exists.
     #[inline]
     fn schedule(&mut self, index: usize) {
         let member = &mut self.members[index];

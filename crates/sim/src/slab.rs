@@ -4,11 +4,11 @@ use units::Duration;
 
 use crate::node::Datagram;
 
-/// A packet on its way to a node.
+/// A packet in transit to a node.
 #[derive(Debug)]
 pub(crate) struct Packet {
     pub(crate) datagram: Datagram,
-    /// The node it goes to.
+    /// The destination node.
     pub(crate) node: u32,
     /// Flow.
     pub(crate) flow: u32,
@@ -45,7 +45,7 @@ impl Slab {
         self.places[place as usize].take().expect("an event names a packet that is there")
     }
 
-    /// Packets on their way.
+    /// Packets in transit.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Packet> {
         self.places.iter().flatten()
     }

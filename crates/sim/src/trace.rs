@@ -67,7 +67,7 @@ pub struct Trace {
     packets: u64,
     kept: Vec<TraceRecord>,
     room: usize,
-    /// By flow, as far as a flow has lost something.
+    /// By flow, for flows with losses.
     lost: Vec<FlowLoss>,
 }
 

@@ -31,7 +31,7 @@ pub fn parse(text: &str) -> Result<Duration, ParseDurationError> {
     read(text.trim()).map(Duration::from_nanos).ok_or_else(|| ParseDurationError(text.to_owned()))
 }
 
-/// The nanoseconds that `text` stands for.
+/// Parses `text` into nanoseconds.
 fn read(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(text.len());
     let (number, unit) = (text[..end].replace('_', ""), text[end..].trim_start());

@@ -102,7 +102,7 @@ pub enum NetworkError {
         /// The fault.
         source: netem::ConfigError,
     },
-    /// The system refuses something else that a network needs.
+    /// Another system call that a network needs failed.
     #[error("cannot {what}: {source}")]
     System {
         /// The attempt.

@@ -16,7 +16,7 @@ pub(crate) struct Headers {
     pub(crate) destination: SocketAddr,
     pub(crate) ecn: Ecn,
     pub(crate) protocol: Protocol,
-    /// Ports and a checksum stand behind the IP header: UDP or TCP, and not a later fragment.
+    /// A UDP or TCP header follows the IP header: the packet is not a later fragment.
     pub(crate) has_ports: bool,
     /// Length of the IP header.
     length: usize,

@@ -9,7 +9,7 @@ use super::{NetworkError, sys};
 pub enum Privilege {
     /// By itself: it runs as root, or with `CAP_SYS_ADMIN`.
     Own,
-    /// In a user namespace that it has made for itself. There is no real-time priority in it.
+    /// In a user namespace created by this process. Real-time priority is not available in it.
     UserNamespace,
 }
 

@@ -43,7 +43,7 @@ const DEVICES: u64 = 0;
 const BATCH: usize = 64;
 /// An IP packet is never larger.
 const LARGEST: usize = 65_536;
-/// Flows that have a number of their own; the packets of further ones count as those of flow 0.
+/// Largest number of distinct flows; packets of further ones count as flow 0.
 const FLOWS: usize = 65_536;
 /// Wake-ups of the calibration, one in each of these spans.
 const CALIBRATION: (u32, Duration) = (200, Duration::from_micros(500));
@@ -55,7 +55,7 @@ pub(super) struct Worker {
     devices: [File; 2],
     ways: [OneWay; 2],
     translation: Option<Translation>,
-    /// Time zero of both links: when the owner said so, or when the first packet arrived.
+    /// Time zero of both links: set by the owner, or the arrival of the first packet.
     origin: Option<Instant>,
     pending: Pending,
     flows: Flows,
@@ -135,7 +135,7 @@ impl Worker {
         })
     }
 
-    /// Calibrates the timer, says so, and runs until told to stop.
+    /// Calibrates the timer, reports it on `calibrated`, and runs until stopped.
     pub(super) fn run(mut self, calibrated: &mpsc::Sender<()>) -> io::Result<Snapshot> {
         self.snapshot.preferred = sys::prefer_this_thread();
         self.calibrate()?;

@@ -241,8 +241,8 @@ unsafe fn gfni_512_step<const N: usize>(sum: &mut [u8], terms: &[Term<'_>], at: 
     }
 }
 
-/// Two sums in one pass over the strings. AVX-512 and GFNI are there, and every string is at least as long as the sums: the
-/// caller has checked both.
+/// Two sums in one pass over the strings. The caller has checked that AVX-512 and GFNI are available and that every string is at least as
+/// long as the sums.
 pub(super) fn add_twins(sums: [&mut [u8]; 2], terms: &[Twin<'_>]) {
     debug_assert!(terms.iter().all(|term| term.data.len() >= sums[0].len()) && sums[0].len() == sums[1].len());
     let [a, b] = sums;

@@ -14,9 +14,9 @@ use serde::Serialize;
 const PARTS: usize = 20;
 /// Losses that are not further apart than this, in seconds, are one burst.
 const BURST: f64 = 0.01;
-/// A sender with something to send stands still when it sends nothing for so many round trips.
+/// A sender with data is stalled when it sends nothing for this many round trips.
 const STALL_RTTS: f64 = 2.0;
-/// ... and for so many seconds at least.
+/// Minimum duration of a stall in seconds.
 const STALL_LEAST: f64 = 0.02;
 /// Bursts and stalls that are kept: the largest.
 const KEPT: usize = 1_000;

@@ -28,7 +28,7 @@ pub struct Declaration {
     pub zero: Zero,
     /// Meaning of a run without data for the figure.
     pub missing: Missing,
-    /// Figure that qualifies this one: a delay of arrived datagrams says nothing about missing ones.
+    /// Figure that this one depends on: a delay of arrived datagrams says nothing about missing ones.
     pub presupposes: Option<Figure>,
     /// The workloads whose runs have it.
     pub workloads: Workloads,
@@ -47,9 +47,9 @@ pub struct Declaration {
 /// Meaning of the value 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zero {
-    /// Nothing was done: there is no worse value.
+    /// Zero is the worst value: no work was done.
     Worst,
-    /// None of what is unwanted: there is no better value.
+    /// Zero is the best value: nothing unwanted occurred.
     Best,
     /// A value between others.
     Value,
@@ -62,9 +62,9 @@ pub enum Zero {
 pub enum Missing {
     /// Never happened: a time that is longer than any other.
     Never,
-    /// Samples that never came are counted as longer than any other. Without any sample, nothing was due: unknown.
+    /// Missing samples rank above every value. Without any sample, the value is unknown.
     Ranked,
-    /// Unknown: a comparison has to hold whatever the value is.
+    /// Unknown: a comparison must hold for any value.
     Unknown,
 }
 
@@ -102,7 +102,7 @@ impl Declaration {
         }
     }
 
-    /// A time that something takes. Differences below a tenth of a millisecond do not matter.
+    /// A duration. Differences below 0.1 ms do not matter.
     const fn time(figure: Figure, key: &'static str, label: &'static str, meaning: &'static str) -> Self {
         let tolerance = Tolerance { relative: 0.03, absolute: 1e-4 };
         Self {
@@ -113,18 +113,18 @@ impl Declaration {
         }
     }
 
-    /// A time that is taken from samples, without which nothing is known of it.
+    /// A duration computed from samples; unknown without any.
     const fn sampled(figure: Figure, key: &'static str, label: &'static str, meaning: &'static str) -> Self {
         Self { zero: Zero::Value, missing: Missing::Unknown, ..Self::time(figure, key, label, meaning) }
     }
 
-    /// The time of what was asked for and answered: when there is no answer, it never came.
+    /// A response time: infinite without a response.
     const fn answer(figure: Figure, key: &'static str, label: &'static str, meaning: &'static str) -> Self {
         let time = Self::time(figure, key, label, meaning).presupposes(Figure::RequestRate).only(TIMED);
         Self { missing: Missing::Never, ..time }
     }
 
-    /// A share of something unwanted.
+    /// An unwanted share.
     const fn share(figure: Figure, key: &'static str, label: &'static str, meaning: &'static str) -> Self {
         let tolerance = Tolerance { relative: 0.03, absolute: 0.001 };
         Self { scale: Scale::Both, zero: Zero::Best, tolerance, ..Self::new(figure, key, label, Unit::Share, meaning) }

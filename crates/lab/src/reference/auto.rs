@@ -28,7 +28,7 @@ impl core::fmt::Display for Effort {
     }
 }
 
-/// Time before anything is measured: the flows have found their shares.
+/// Time before the measurement, in which the flows converge.
 const WARMUP: Duration = Duration::from_secs(20);
 const MS: Duration = Duration::from_millis(1);
 

@@ -25,7 +25,7 @@ pub struct Effort {
 }
 
 impl Default for Effort {
-    /// CUBIC comes back to the brim of four bandwidth-delay products every eight seconds or so.
+    /// CUBIC fills a buffer of four bandwidth-delay products about every eight seconds.
     fn default() -> Self {
         Self { seeds: 6, seconds: 60 }
     }

@@ -24,7 +24,7 @@ use super::{
 /// Distance of an estimate from the truth at most.
 pub const TOLERANCE: Duration = Duration::from_millis(1);
 
-/// The smallest delay has to be met once before anything can lie above it: estimates count from here on.
+/// The smallest delay must be seen once before an increase can be measured: estimates count from here on.
 const LEARNING: Duration = Duration::from_secs(3);
 
 /// Log of both ends, by packet number: the sender's packets in [`PathDirection::Forward`], the receiver's in

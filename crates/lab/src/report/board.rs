@@ -49,7 +49,7 @@ pub(super) enum Outcome {
     Leads(Vec<usize>),
     /// All lie within the tolerance of the best median.
     Even,
-    /// The first has the best median; the seeds do not tell the second from it. About so many seeds would.
+    /// The first has the best median, but the seeds do not separate it from the second. About this many seeds would.
     Open(usize, usize, Option<usize>),
     /// The figure has no better and worse, or a contender lacks it.
     None,

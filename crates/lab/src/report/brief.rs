@@ -49,7 +49,7 @@ pub fn brief(report: &Report, style: Style) -> String {
     out
 }
 
-/// Prints the self-test: a line when all is well.
+/// Prints the self-test; one line when all checks pass.
 pub(super) fn self_test(out: &mut String, checks: &[Check], style: Style) {
     let (passed, failed): (Vec<_>, Vec<_>) = checks.iter().partition(|check| check.passed);
     if !passed.is_empty() {
@@ -105,7 +105,7 @@ pub(super) fn is_best(row: &Row, column: usize) -> bool {
     matches!(&row.outcome, Outcome::Leads(leaders) if leaders.contains(&column))
 }
 
-/// The largest finite one of some values, whatever their signs.
+/// The largest absolute value among the finite ones.
 pub(super) fn largest(values: impl Iterator<Item = f64>) -> f64 {
     values.map(f64::abs).filter(|value| value.is_finite()).fold(0.0, f64::max)
 }
@@ -122,7 +122,7 @@ fn entries(row: &Row) -> Vec<String> {
 pub(super) const BEST: &str = " * best, or no further from the best than matters (3\u{a0}% for most figures), and every other \
                                contender is worse with at least 95\u{a0}% confidence (paired by seed).";
 
-/// Percentiles count what never came; how much that was.
+/// Percentiles include missing samples; prints how many there were.
 pub(super) fn never(out: &mut String, report: &Report, shown: &dyn Fn(&str) -> bool) {
     let mut told: Vec<(&str, Vec<String>)> = Vec::new();
     for column in &report.contenders {

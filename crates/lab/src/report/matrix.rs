@@ -78,7 +78,7 @@ pub struct MatrixReport {
     pub connections_lost: (usize, usize),
     /// Lines of the file that were damaged.
     pub damaged_lines: usize,
-    /// Absolute values, and who wins where.
+    /// Absolute values, and the best contender of each point.
     #[serde(skip)]
     pub(super) headlines: Headlines,
     /// Distributions of samples at one row of the headlines.
@@ -190,7 +190,7 @@ fn ends<S: Serializer>(ends: &Option<(f64, f64)>, serializer: S) -> Result<S::Ok
 }
 
 impl MatrixReport {
-    /// Makes the report. `checks` are those of the self-test.
+    /// Creates the report. `checks` are those of the self-test.
     pub fn new(summary: &Summary, checks: Vec<Check>) -> Self {
         let scenario = &summary.manifest.scenario;
         let names = || summary.points.first().into_iter().flat_map(|point| point.keys().cloned());
@@ -384,7 +384,7 @@ pub fn breaches(summary: &Summary) -> Vec<Breach> {
     breaches
 }
 
-/// The figure that decides who wins: the first headline that has better and worse.
+/// The figure that decides the comparison: the first headline that has better and worse.
 fn deciding(summary: &Summary) -> Figure {
     let headlines = summary.manifest.scenario.headlines();
     headlines.into_iter().find(|figure| figure.better().is_some()).unwrap_or(Figure::Goodput)

@@ -37,7 +37,7 @@ pub(super) fn told(entry: &Effect) -> String {
     Figure::from_key(entry.figure).map_or_else(String::new, |figure| effect(figure, &entry.result))
 }
 
-/// State that decides whether anything else may be believed, in sentences.
+/// State that decides whether the other results are valid, in sentences.
 pub(super) fn state(report: &MatrixReport) -> Vec<(bool, String)> {
     let mut state = Vec::new();
     let failed: Vec<_> = report.self_test.iter().filter(|check| !check.passed).collect();

@@ -126,7 +126,7 @@ pub(super) fn number(value: f64) -> String {
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
-/// Text that may stand in HTML and SVG.
+/// Escapes text for HTML and SVG.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -141,7 +141,7 @@ type Marks = [(f64, String)];
 /// Width of a character of a mark with the letters of small screens.
 const LETTER: f64 = 10.0;
 
-/// Draws the axes: the marks of the horizontal one, which ends at `right`, the vertical one, and what they show.
+/// Draws the axes with their marks and titles; the horizontal one ends at `right`.
 fn axes(out: &mut String, x: &Marks, right: f64, y: &Scale, labels: (&str, &str)) {
     let (left, top, bottom) = (LEFT, TOP, HEIGHT - BOTTOM);
     let mut free = f64::NEG_INFINITY;
@@ -182,7 +182,7 @@ fn axes(out: &mut String, x: &Marks, right: f64, y: &Scale, labels: (&str, &str)
     );
 }
 
-/// A name beside what it names.
+/// A label next to its line or point.
 struct Label<'a> {
     x: f64,
     y: f64,
@@ -195,7 +195,7 @@ struct Label<'a> {
 /// Distance of two lines of labels, enough for the larger letters of small screens.
 const LINE: f64 = 19.0;
 
-/// Draws labels in the colours of what they name, moved apart where they would lie on one another, and within the picture.
+/// Draws labels in the colours of their lines, moved apart where they would overlap, and within the picture.
 fn labels(out: &mut String, mut labels: Vec<Label<'_>>) {
     labels.sort_by(|a, b| a.y.total_cmp(&b.y));
     let mut lowest = f64::NEG_INFINITY;

@@ -31,7 +31,7 @@ const TABLES: (usize, usize) = (3, 1);
 /// Contenders that usually fit side by side.
 const ABREAST: usize = 7;
 
-/// The headline figures of a scenario with factors at each point, and who wins where.
+/// The headline figures of a scenario with factors at each point, with the best contender.
 #[derive(Clone, Debug)]
 pub(super) struct Headlines {
     pub(super) grid: Grid,

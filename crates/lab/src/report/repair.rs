@@ -45,7 +45,7 @@ fn note(report: &Report, contender: usize) -> Option<String> {
     ))
 }
 
-/// The contender that differs in nothing but repair.
+/// The contender that differs only in repair.
 fn without_repair(report: &Report, contender: usize) -> Option<usize> {
     let parameters = |contender: usize| {
         let mut parameters = report.manifest.contenders.get(contender)?.parameters.clone();

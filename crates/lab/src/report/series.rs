@@ -18,7 +18,7 @@ use super::{
 const WINDOW: &str = "Window and flight";
 /// Rates are means over this many seconds.
 const BIN: f64 = 0.1;
-/// Values that are kept of one series: more are not told apart in a picture.
+/// Values kept of one series: a picture cannot show more.
 const KEPT: usize = 200_000;
 
 /// Time series of one end of a connection.

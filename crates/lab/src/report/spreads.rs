@@ -11,7 +11,7 @@ pub(super) struct Spread {
     pub(super) contenders: Vec<(String, Steps)>,
 }
 
-/// Values in seconds, ascending, each with the share of samples that do not exceed it. Samples that never came have no step.
+/// Values in seconds, ascending, each with the share of samples that do not exceed it. Missing samples have no step.
 pub(super) type Steps = Vec<(f64, f64)>;
 
 /// Distributions at the row of the headlines in which the contenders differ most.

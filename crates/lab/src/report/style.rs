@@ -21,12 +21,12 @@ impl Style {
         if self.colour { format!("\x1b[1;32m{text}\x1b[0m") } else { text.to_owned() }
     }
 
-    /// As what must not be overlooked.
+    /// Styles text as a warning.
     pub(super) fn alarm(self, text: &str) -> String {
         if self.colour { format!("\x1b[1;31m{text}\x1b[0m") } else { text.to_owned() }
     }
 
-    /// A bar one column wide, as high as the value is beside the largest of its row; nothing without a terminal.
+    /// A bar one column wide, with a height relative to the largest value of its row; empty without a terminal.
     pub(super) fn bar(self, value: f64, largest: f64) -> String {
         const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         if !self.colour || largest <= 0.0 {

@@ -99,7 +99,7 @@ pub(super) fn label(figure: Figure) -> String {
     }
 }
 
-/// `12.3 [11.9, 12.8]`, or why there is nothing.
+/// `12.3 [11.9, 12.8]`, or the reason for a missing value.
 fn entry(cell: Option<&Cell>, unit: Unit) -> String {
     let Some(cell) = cell else { return "–".to_owned() };
     let scale = unit.printed().1;
@@ -117,7 +117,7 @@ fn entry(cell: Option<&Cell>, unit: Unit) -> String {
     }
 }
 
-/// A number with so many decimals; `∞` for what never came.
+/// A number with this many decimals; `∞` for a missing sample.
 pub(super) fn fixed(value: f64, digits: usize) -> String {
     if value == f64::INFINITY { "∞".to_owned() } else { format!("{value:.digits$}") }
 }

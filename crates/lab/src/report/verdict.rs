@@ -10,7 +10,7 @@ use crate::{
     versus::{Digits, plain},
 };
 
-/// More seeds than anybody takes to decide one comparison.
+/// Largest number of seeds that is suggested to decide a comparison.
 const SEEDS_MAX: usize = 1_000;
 
 /// The sentence, without its conditions.
@@ -125,7 +125,7 @@ fn price(board: &Board, first: &Row, winner: usize) -> String {
     }
 }
 
-/// The first further figure that somebody leads.
+/// The first further figure with a best contender.
 fn elsewhere<'a>(board: &Board, mut rest: impl Iterator<Item = &'a Row>) -> String {
     let found = rest.find_map(|row| match &row.outcome {
         Outcome::Leads(leaders) => Some(lead(board, row, leaders)),

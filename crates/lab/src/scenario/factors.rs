@@ -61,11 +61,11 @@ pub enum Scale {
 /// A combination of levels: the value of each factor, as people write it.
 pub type Point = BTreeMap<String, String>;
 
-/// More points than anybody waits for.
+/// Largest number of points.
 const POINTS_MAX: usize = 100_000;
 
 impl Levels {
-    /// The values, or what is wrong.
+    /// The values, or the error.
     fn values(&self) -> Result<Vec<Value>, String> {
         let values = match self {
             Self::List(list) => list.clone(),
@@ -259,8 +259,7 @@ fn error_at(scenario: &Scenario, name: &str, message: String, hint: Option<Strin
     ScenarioError { origin: scenario.name.clone(), line: None, field: Some(format!("factors.{name}")), message, hint }
 }
 
-/// Sets a field of a table by its dotted name. Tables on the way are made where there is none; whether the field exists is seen
-/// when the whole is read.
+/// Sets a field of a table by its dotted name. Missing tables are created; whether the field exists is checked when the whole is read.
 pub(crate) fn put(table: &mut Value, name: &str, value: Value) -> Result<(), String> {
     let mut place = table;
     for part in name.split('.') {

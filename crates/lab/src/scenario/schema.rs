@@ -20,7 +20,7 @@ mod tests {
         names
     }
 
-    /// The names of all fields, from the message about one that there is not.
+    /// The names of all fields, read from the error message about an unknown one.
     fn fields<T: DeserializeOwned>() -> Vec<String> {
         let Err(error) = serde_json::from_value::<T>(json!({ "no-such-field": 1 })) else { panic!("it was taken") };
         let message = error.to_string();

@@ -56,7 +56,7 @@ fn policer() -> Check {
     check(NAME, passed.abs_diff(expected) <= 2, format!("{passed} of {PACKETS} packets pass ({expected} ± 2)"))
 }
 
-/// V12: a trace carries what its opportunities say and no more, and begins again after its end.
+/// V12: a trace carries exactly its opportunities, and repeats after its end.
 fn trace() -> Check {
     const NAME: &str = "V12 rate from a trace";
     // Three packets in 10 ms, then nothing for 20 ms: 3600 bytes of 1200 would use three, and so do 1500.
@@ -75,7 +75,7 @@ fn trace() -> Check {
     check(NAME, arrivals == expected, format!("packets arrive at {arrivals:?} ms ({expected:?})"))
 }
 
-/// V3: under one greedy flow CoDel keeps the wait near its target of 5 ms in a buffer that would hold 400 ms.
+/// V3: with one greedy flow, CoDel keeps the queuing delay near its target of 5 ms in a buffer of 400 ms.
 fn codel() -> Result<Check, String> {
     let queue = r#"{ codel = { bytes = "1 MB", target = "5 ms", interval = "100 ms" } }"#;
     let managed = scenario(&CLEAN.replace("\"125 kB\"", queue))?;
@@ -89,7 +89,8 @@ fn codel() -> Result<Check, String> {
     ))
 }
 
-/// V6: BBRv1 keeps its rate at 10 % loss and falls over its cliff at 20 %; BBRv3 gives way above its 2 %; CUBIC long before.
+/// V6: BBRv1 keeps its rate at 10 % loss and collapses at 20 %; BBRv3 reduces its rate above its limit of 2 %; CUBIC does so at far lower
+/// loss.
 fn bbr() -> Result<Check, String> {
     let at = |controller: &str, loss: &str| -> Result<f64, String> {
         let text = LOSSY.replace("\"1 %\"", &format!("\"{loss}\"")).replace("60 s", "20 s");

@@ -34,9 +34,9 @@ pub enum Fault {
     LossCounter,
     /// Bytes that are sent again count as goodput.
     GoodputCountsRepair,
-    /// The controller that was asked for is never attached: the stack runs another one and says so nowhere.
+    /// The requested controller is never attached: the stack runs another one and does not report it.
     ControllerNotAttached,
-    /// RTT samples are half of what they are.
+    /// RTT samples are half of the true value.
     RttHalved,
     /// A run draws from somewhere else than its seed.
     Unseeded,
@@ -230,7 +230,7 @@ fn fair_queue() -> Check {
     )
 }
 
-/// The half of V9 that is the link's: the injector takes exactly so many packets of each group.
+/// The link's half of V9: the injector drops exactly the configured number of packets of each group.
 fn group_loss() -> Check {
     let loss = Loss::Group { size: 11, drop: 2, min_bytes: 600, after: units::Duration::ZERO };
     let Ok(mut link) = Link::new(&LinkConfig { loss, ..LinkConfig::default() }, Seed::from_number(4)) else {
@@ -424,7 +424,7 @@ pub(super) fn number(count: u64) -> f64 {
     count as f64
 }
 
-/// Our stack, perhaps with something broken between it and the laboratory.
+/// This stack, optionally with a fault between it and the laboratory.
 struct Broken {
     inner: Box<dyn Contender>,
     asked: String,

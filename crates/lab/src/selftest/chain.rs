@@ -291,7 +291,7 @@ pub(super) fn warm_up() -> Result<Check, String> {
         .done())
 }
 
-/// Every packet twice, or a tenth late by 6 ms: nothing is lost, delivered twice, or sent again for long.
+/// Every packet duplicated, or a tenth delayed by 6 ms: nothing is lost, delivered twice, or retransmitted for long.
 pub(super) fn copies_and_order() -> Result<Check, String> {
     let traffic = "workload = \"datagrams\"\nconnections = 1\npacket-rate = 500\ndatagram-size = \"1000 B\"";
     let with = |more: &str| wide(25) + "\n" + more;
@@ -324,7 +324,7 @@ pub(super) fn copies_and_order() -> Result<Check, String> {
         .done())
 }
 
-/// Time until losses are noticed: by three later packets where packets are dense, by the next acknowledgement where they are sparse, by a
+/// Time until losses are detected: by three later packets where packets are dense, by the next acknowledgement where they are sparse, by a
 /// probe where nothing follows.
 pub(super) fn noticing_losses() -> Result<Check, String> {
     let lossy = wide(25) + "\nloss = \"2 %\"";
@@ -420,7 +420,7 @@ fn binomial(of: u32, chosen: u32) -> f64 {
     (0..chosen).map(|i| f64::from(of - i) / f64::from(i + 1)).product()
 }
 
-/// The application counts each datagram once, whatever the stack hands it, and notices wrong ones.
+/// The application counts each datagram once, even if the stack delivers it twice, and detects wrong ones.
 pub(super) fn applications() -> Result<Check, String> {
     use crate::{
         host::{Host, HostEvent, ReadEnd, Stream, Written},

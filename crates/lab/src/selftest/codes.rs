@@ -69,7 +69,7 @@ fn back(lost: u16, repairs: u8) -> Option<u32> {
     Some(right)
 }
 
-/// Ten and three: each of the 1024 × 8 patterns of loss comes back whole when there are as many repairs as losses, and only then.
+/// Ten and three: each of the 1024 × 8 loss patterns is recovered if and only if there are at least as many repairs as losses.
 fn any_losses_of_a_block() -> Check {
     let (mut wrong, mut patterns) = (0, 0);
     for lost in 0..1_024u16 {
@@ -112,7 +112,7 @@ fn window() -> Check {
         .done()
 }
 
-/// A schedule makes as many repairs as its name says.
+/// A schedule sends as many repairs as its name says.
 fn rates() -> Check {
     let mut card = Card::new("V9 rates of codes");
     for (name, expected) in

@@ -151,7 +151,7 @@ pub(super) fn forgetting_the_minimum() -> Result<Check, String> {
         .done())
 }
 
-/// BBR alone in a buffer of four bandwidth-delay products keeps it nearly empty, because it paces; CUBIC fills it.
+/// BBR alone keeps a buffer of four bandwidth-delay products nearly empty, because it paces; CUBIC fills it.
 pub(super) fn short_queues() -> Result<Check, String> {
     let path = link(20, 25, "500 kB");
     let scenario = tables(&path, &path, BULK, "warmup = \"8 s\"\nduration = \"25 s\"")?;

@@ -170,7 +170,7 @@ fn space(wrong: &[String]) -> &'static str {
     if wrong.is_empty() { "" } else { ", but " }
 }
 
-/// Rivals: the first keeps 3 of the 8 MB that it has alone, the second 1 of 10; RTTs of 40 and 50 ms grow to 100.
+/// Rivals: the first keeps 3 of the 8 MB that it reaches alone, the second 1 of 10; RTTs of 40 and 50 ms grow to 100.
 fn of_rivals() -> Check {
     let of = |delivered: u64, rtt: u64| Measured {
         delivered,

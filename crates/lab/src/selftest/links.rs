@@ -50,7 +50,7 @@ fn one_per_ms() -> LinkConfig {
     LinkConfig { rate: Some(Bitrate::from_mbps(12)), queue, ..LinkConfig::default() }
 }
 
-/// Packets that meet nobody take propagation and size over rate, to the nanosecond.
+/// Without other traffic, a packet takes the propagation delay plus size over rate, exact to the nanosecond.
 fn one_way_delay() -> Result<Check, String> {
     let mut link = link(&LinkConfig { delay: 37 * MS, rate: Some(Bitrate::from_mbps(10)), ..one_per_ms() }, 1)?;
     let mut worst = 0;
@@ -159,7 +159,7 @@ fn changes() -> Result<Check, String> {
         .done())
 }
 
-/// A tenth of the time nothing gets through: packets are lost, or wait.
+/// An outage for a tenth of the time: packets are lost, or wait.
 fn outages() -> Result<Check, String> {
     let outage = |packets| Outage { at: 300 * MS, lasts: 100 * MS, every: Some(1_000 * MS), packets };
     let mut losing = link(&LinkConfig { outages: vec![outage(Fate::Lost)], ..LinkConfig::default() }, 1)?;
@@ -216,7 +216,7 @@ fn jitter() -> Result<Check, String> {
         .done())
 }
 
-/// Half of the time nothing, then straight lines to 40 ms at 90 % and 100 ms at 100 %.
+/// No delay for half of the time, then linear to 40 ms at 90 % and 100 ms at 100 %.
 fn distribution_of_jitter() -> Result<Check, String> {
     let quantiles = vec![(share(0.5), Duration::ZERO), (share(0.9), 40 * MS), (share(1.0), 100 * MS)];
     let config = LinkConfig {

@@ -18,10 +18,10 @@ const WANTED: f64 = 0.1;
 /// Packets that a check offers at most.
 const PACKETS_MAX: u64 = 4_000_000;
 
-/// Checks that fail by chance in one of so many runs: one of 1000, half on each side.
+/// Confidence of the checks: one in 1000 fails by chance, half on each side.
 const CONFIDENCE: f64 = 0.9995;
 
-/// A check per property, of both directions; of one only when both are alike.
+/// One check per property and direction; one only when both directions are equal.
 pub(super) fn checks(scenario: &Scenario) -> Vec<Check> {
     let (down, up) = (&scenario.path.down, scenario.path.up());
     let sides: &[(&str, &LinkConfig)] = if up == down { &[("both ways", down)] } else { &[("down", down), ("up", up)] };
@@ -45,7 +45,7 @@ fn packet(number: u64) -> PacketMeta {
     PacketMeta { size: SIZE, number, ..PacketMeta::default() }
 }
 
-/// A link without anything but what `keep` takes from the settings.
+/// A link with only the settings that `keep` copies.
 fn bare(link: &LinkConfig, keep: impl FnOnce(&LinkConfig, &mut LinkConfig)) -> Option<Link> {
     let mut config = LinkConfig::default();
     keep(link, &mut config);
@@ -78,7 +78,7 @@ fn arithmetic(link: &LinkConfig) -> Option<Check> {
     Some(Check { name: "link arithmetic", passed, detail })
 }
 
-/// A queue that decides when packets leave carries its rate and no more, whatever is offered.
+/// A queue that decides when packets leave carries exactly its rate at any offered load.
 fn managed(link: &LinkConfig) -> Option<Check> {
     let (Some(rate), Queue::Codel(_) | Queue::FqCodel(_)) = (link.rate, link.queue) else { return None };
     let mut model = bare(link, |link, bare| (bare.rate, bare.queue) = (link.rate, link.queue))?;
@@ -169,7 +169,7 @@ fn loss(link: &LinkConfig) -> Option<Check> {
     Some(Check { name: "loss", passed, detail })
 }
 
-/// Loss that leaves nothing to chance: so many of each group, or those of a trace.
+/// Deterministic loss: a fixed number of each group, or the losses of a trace.
 fn places(link: &LinkConfig) -> Option<Check> {
     let card = Card::new("loss by place");
     match &link.loss {
@@ -250,7 +250,7 @@ fn deliver(model: &mut Link, at: Instant, packet: &PacketMeta) -> Option<Instant
     }
 }
 
-/// Within the first turn of each outage nothing gets through, and right before and after it everything does.
+/// In the first period of each outage nothing arrives; directly before and after it everything does.
 fn outages(link: &LinkConfig) -> Option<Check> {
     let outage = *link.outages.first()?;
     let mut model = bare(link, |_, bare| bare.outages = vec![netem::Outage { packets: netem::Fate::Lost, ..outage }])?;

@@ -149,7 +149,7 @@ impl Rule {
     }
 }
 
-/// The difference of two values. Two that never came do not differ.
+/// The difference of two values; 0 for two missing ones.
 #[expect(clippy::float_cmp, reason = "equal values, infinite ones among them, differ by nothing")]
 fn difference(own: f64, other: f64) -> f64 {
     if own == other { 0.0 } else { own - other }
@@ -267,7 +267,7 @@ pub fn compare_unpaired(contender: &[f64], baseline: &[f64], rule: &Rule) -> Opt
 }
 
 impl Rule {
-    /// Returns whether ratios of these values mean something.
+    /// Returns whether ratios of these values are meaningful.
     fn takes_ratios(&self, mut values: impl Iterator<Item = f64>) -> bool {
         self.scale != Scale::Difference && values.all(|value| value >= 0.0)
     }
@@ -352,7 +352,7 @@ mod tests {
         Law::Normal.runs(1, draws)[0] - 10.0
     }
 
-    /// Pairs that share a path (spread 0.2) and differ by `effect` and noise of their own.
+    /// Pairs that share a path (spread 0.2) and differ by `effect` and independent noise.
     fn pairs(draws: &mut Draws, n: usize, effect: f64, noise: f64) -> Vec<Pair> {
         (0..n)
             .map(|_| {

@@ -14,7 +14,7 @@ pub enum Law {
     Normal,
     /// A long tail.
     Exponential,
-    /// Nine runs alike, and a tenth that gets a fraction.
+    /// Nine equal runs, and a tenth with a fraction of the value.
     OneBadInTen,
     /// Two ways that a run can take, sixty to forty.
     Bimodal,
@@ -112,7 +112,7 @@ mod tests {
     };
 
     const ROUNDS: usize = 4_000;
-    /// Least coverage that passes. The methods promise 95 %, which so many rounds do not miss by 2 %.
+    /// Smallest coverage that passes. The methods promise 95 %, and this many rounds do not deviate by 2 %.
     const LEAST: f64 = 0.93;
 
     fn everywhere(promise: impl Fn(Law, usize) -> Option<f64>) {
@@ -177,7 +177,7 @@ mod tests {
         });
     }
 
-    /// Counter-example: the interval of Student around the mean promises 95 % and keeps half of it.
+    /// Counter-example: Student's interval around the mean promises 95 % and reaches half of it.
     #[test]
     fn a_mean_has_no_such_interval() {
         use crate::stats::distribution::student_quantile;

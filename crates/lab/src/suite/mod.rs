@@ -79,7 +79,7 @@ pub enum When {
     At(u64),
     /// Milliseconds after the step before.
     After(u64),
-    /// Time at which so many rounds in a row have shown no growth.
+    /// Time after this many rounds in a row without growth.
     Plateau(u32),
     /// Time at which the sender is seen to be in this state, having been in another one at the step before.
     Enters(&'static str),
@@ -88,7 +88,7 @@ pub enum When {
 /// Change by a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Nothing: the step only waits.
+    /// No action: the step only waits.
     Wait,
     /// The application writes no faster than this many kilobits per second; 0: it pauses.
     Limit(u64),
@@ -98,7 +98,7 @@ pub enum Act {
     Rate(u64),
     /// Every n-th data packet is lost; 0: none.
     Lose(u64),
-    /// Acknowledgements arrive together, every so many milliseconds; 0: when they come.
+    /// Acknowledgements arrive in bursts at this interval in milliseconds; 0: as they come.
     Aggregate(u64),
     /// A token bucket with this rate in kilobits per second and this burst in bytes drops what exceeds it.
     Police {
@@ -107,7 +107,7 @@ pub enum Act {
         /// Size of the bucket.
         burst: u64,
     },
-    /// The next data packets, so many of them, each arrive so many milliseconds late.
+    /// Each of the next data packets arrives late.
     Delay {
         /// Number.
         packets: u64,
@@ -141,11 +141,11 @@ impl core::fmt::Debug for Clause {
 /// Verdict on a clause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Holds; with what was seen.
+    /// Holds, with the observation.
     Pass(String),
-    /// Does not hold; with what was seen.
+    /// Does not hold, with the observation.
     Fail(String),
-    /// The contender does not show what the clause asks for.
+    /// The contender does not report what the clause needs.
     Unsupported,
 }
 

@@ -18,7 +18,7 @@ use crate::{
     view::{SenderView, Viewer},
 };
 
-/// Interval between looks at the bottleneck.
+/// Interval at which the bottleneck is sampled.
 const TICK: Duration = Duration::from_millis(1);
 /// Data packets are larger than this, in bytes of the IP packet; what only acknowledges is smaller.
 const DATA: u32 = 600;
@@ -44,7 +44,7 @@ struct Play {
     link: Vec<LinkMoment>,
 }
 
-/// Changes by the steps so far. Link scripts and the sender's watch share it.
+/// Changes by the steps so far, shared by the link scripts and the sender's observer.
 #[derive(Debug, Default)]
 struct Controls {
     lose_every: u64,
@@ -145,7 +145,7 @@ struct Prompter {
 }
 
 impl Prompter {
-    /// Makes every step happen whose time has come. `view` is what the sender shows; `None` when only time has passed.
+    /// Executes every step that is due. `view` is the sender's state; `None` when only time has passed.
     fn prompt(&mut self, now: Instant, view: Option<&SenderView>) {
         let seen = view.map(|view| view.state);
         if seen.is_some() {

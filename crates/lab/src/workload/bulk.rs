@@ -40,7 +40,7 @@ impl Bulk {
         self.throttle.as_ref().filter(|_| !self.held_back.is_empty())?.next()
     }
 
-    /// Writes what was held back; whether anything was.
+    /// Writes the delayed data; returns whether there was any.
     pub(super) fn on_time(&mut self, host: &mut impl Host, now: Instant) -> bool {
         if self.held_back.is_empty() || self.throttle.as_ref().is_some_and(|throttle| throttle.allowed(now) == 0) {
             return false;

@@ -36,15 +36,15 @@ pub(super) struct Datagrams {
     /// On a stream, when these are messages.
     in_order: bool,
     stream: Option<Stream>,
-    /// Bytes that the stream's buffer has no room for yet, or the part of a message that has come so far.
+    /// Bytes that the stream's buffer has no room for yet, or the part of a message received so far.
     rest: BytesMut,
-    /// Bytes that have come of an announcement.
+    /// Bytes of an announcement received so far.
     announced: u64,
     /// Due ones, by number; each with its outcome at this end.
     sent: Vec<Due>,
-    /// The numbers of those that the stack took, in order.
+    /// The numbers of the datagrams that the stack accepted, in order.
     taken: Vec<u64>,
-    /// The stack tells what becomes of datagrams.
+    /// The stack reports the fate of datagrams.
     tells: bool,
 }
 

@@ -14,7 +14,7 @@ use crate::host::{Host, HostEvent, ReadEnd, Stream, Written};
 /// Bytes of a request: size, urgency, and headers as a browser sends them.
 const REQUEST: usize = 200;
 
-/// Object that is asked for.
+/// A requested object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Object {
     /// Tag by which the script knows it.
@@ -61,7 +61,7 @@ impl Fetches {
         Self { end, streams: BTreeMap::new(), waiting: Vec::new(), done: Vec::new() }
     }
 
-    /// Asks for an object, as soon as there is a stream for it.
+    /// Requests an object as soon as a stream is available.
     pub(super) fn fetch(&mut self, host: &mut impl Host, object: Object, now: Instant) {
         let Some(stream) = host.open() else {
             self.waiting.push(object);
@@ -76,7 +76,7 @@ impl Fetches {
         self.send_request(host, stream);
     }
 
-    /// Gives up every object for which this holds. Returns the bytes of them that have arrived in vain.
+    /// Cancels every matching object. Returns the bytes of them that have arrived and are wasted.
     pub(super) fn give_up(&mut self, host: &mut impl Host, which: impl Fn(&Object) -> bool) -> (u64, u64) {
         self.waiting.retain(|object| !which(object));
         let (mut objects, mut wasted) = (0, 0);
@@ -104,7 +104,7 @@ impl Fetches {
         std::mem::take(&mut self.done)
     }
 
-    /// Fetches that are neither complete nor given up.
+    /// Fetches that are neither complete nor cancelled.
     pub(super) fn pending(&self) -> usize {
         self.waiting.len() + self.streams.values().filter(|exchange| !exchange.given_up).count()
     }

@@ -15,7 +15,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Requests {
     end: End,
-    /// Measured direction: the bytes that this end receives are those that are measured.
+    /// This end receives the measured bytes.
     counts: bool,
     /// Bytes that this end sends on each stream, and that it expects.
     sends: u64,

@@ -20,8 +20,8 @@ pub(super) struct Session {
     /// `None` at the server.
     script: Option<Script>,
     begun: bool,
-    /// Time at which the script settles its account, and then a moment after the run: a client that has all it wanted waits for nothing
-    /// else, and has not come to a stop.
+    /// Time of the script's final accounting, and then a moment after the run: a client that has received everything waits for nothing else
+    /// and is not stalled.
     closing: Option<Instant>,
 }
 

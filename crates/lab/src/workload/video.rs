@@ -71,7 +71,7 @@ impl Player {
         }
     }
 
-    /// Asks for the next segment when there is room for it, and otherwise waits until there is.
+    /// Requests the next segment when there is room for it, and otherwise waits.
     fn ask(&mut self, host: &mut impl Host, fetches: &mut Fetches, scope: &mut Scope<'_>) {
         let room = self.traffic.buffer.saturating_sub(self.buffered);
         if room < self.traffic.segment {

@@ -41,17 +41,17 @@ pub enum Loss {
         /// Share of packets lost in the bad state.
         loss_bad: Probability,
     },
-    /// Exactly so many of each group of packets that follow one another in a flow, at places that the seed chooses: what a
-    /// code that repairs so many losses of a group has to survive without one left.
+    /// A fixed number of each group of consecutive packets of a flow, at places that the seed chooses: a code that repairs this many losses
+    /// of a group must recover all of them.
     Group {
         /// Packets in a group.
         size: u32,
         /// Number of of them that are lost.
         drop: u32,
-        /// Packets with fewer bytes (acknowledgements, say) belong to no group and are never lost.
+        /// Packets with fewer bytes (acknowledgements, for example) belong to no group and are never lost.
         min_bytes: u32,
-        /// The first group begins with the first packet that comes this long after the start of the run or later, so that
-        /// groups can be those of a code; what comes earlier is not lost.
+        /// The first group begins with the first packet at least this long after the start of the run, so that groups can match those of a
+        /// code; earlier packets are not lost.
         #[serde(with = "units::duration_text", skip_serializing_if = "Duration::is_zero")]
         after: Duration,
     },

@@ -63,7 +63,7 @@ pub struct FqCodel {
     pub quantum: u32,
 }
 
-/// [`FqCodel`] as it stands in a file: one table.
+/// [`FqCodel`] as written in a file: one table.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct FqTable {

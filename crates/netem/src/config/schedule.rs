@@ -31,7 +31,7 @@ pub enum RateTraceError {
     /// Time runs backwards.
     #[error("line {0}: earlier than the line before")]
     Order(usize),
-    /// Nothing in it, or no time passes.
+    /// No entries, or a total duration of zero.
     #[error("it has no period: the last line must be later than millisecond 0")]
     NoPeriod,
 }
@@ -136,7 +136,7 @@ pub struct Outage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
-    /// Packets leave the sender and are lost on the way: a radio that is gone.
+    /// Packets leave the sender and are lost: no radio coverage.
     #[default]
     Lost,
     /// Packets wait in the queue until it has ended: a base station that hands over its buffer.

@@ -91,7 +91,7 @@ fn maps(
     out.push_str("</div>");
 }
 
-/// The interval, for whoever points at the cell.
+/// The interval, shown as the cell's tooltip.
 fn ends(figure: Figure, value: &LevelValue) -> String {
     let text = |ends: crate::stats::interval::Interval| {
         format!(" title=\"[{}, {}]\"", printed(figure.key(), ends.low), printed(figure.key(), ends.high))

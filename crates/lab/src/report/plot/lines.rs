@@ -23,7 +23,7 @@ pub(in crate::report) struct TimeLine {
     pub(in crate::report) shape: Shape,
 }
 
-/// Part of the horizontal axis with a colour of its own.
+/// Part of the horizontal axis with a background colour.
 pub(in crate::report) struct Band {
     pub(in crate::report) from: f64,
     pub(in crate::report) to: f64,

@@ -14,7 +14,7 @@ pub(in crate::report) struct Over {
     pub(in crate::report) points: Vec<Option<Measured>>,
 }
 
-/// Values over levels. Levels that are numbers stand where their values are; others at equal distances, and nothing joins them.
+/// Values over levels. Numeric levels are placed by value; others at equal distances, without connecting lines.
 pub(in crate::report) fn over(lines: &[Over], levels: &[String], factor: &str, y: Axis<'_>) -> String {
     let right = WIDTH - NAMED;
     let numeric = numbers(levels);

@@ -7,8 +7,7 @@ use super::{Axis, BOTTOM, HEIGHT, LEFT, Label, NAMED, Scale, TOP, WIDTH, axes, b
 /// Steps of one distribution: values, each with the share that does not exceed it.
 pub(in crate::report) type Steps = Vec<(f64, f64)>;
 
-/// Shares of values that do not exceed each value, with the names of the lines at their ends. A line that ends below 1 says that the rest
-/// never came.
+/// Empirical distribution functions, with the names of the lines at their ends. A line that ends below 1 has missing samples.
 pub(in crate::report) fn shares(
     series: &[(usize, &str, Steps)],
     x: Axis<'_>,
