@@ -61,7 +61,7 @@ pub(crate) fn man(args: &ManArgs, program: Command) -> Result<ExitCode, Failure>
     write_out(&format!("{pages} pages in {}\n", directory.display())).map(|()| ExitCode::SUCCESS)
 }
 
-/// Writes the page of a command and those of the commands below it.
+/// Writes the pages of a command and its subcommands.
 fn write_pages(command: Command, name: &str, directory: &Path) -> Result<u32, Failure> {
     let path = directory.join(format!("{name}.1"));
     let mut page = Vec::new();

@@ -16,7 +16,7 @@ pub(crate) struct Target {
     pub(crate) address: SocketAddr,
 }
 
-/// Splits `HOST:PORT`; an IPv6 address as HOST stands in brackets.
+/// Splits `HOST:PORT`; an IPv6 address as HOST is in brackets.
 pub(crate) fn split(target: &str) -> Result<(String, u16), Failure> {
     let form =
         || Failure::new(format_args!("`{target}` is no HOST:PORT")).hint("write it like localhost:4433 or [::1]:4433");

@@ -231,7 +231,7 @@ fn serve(args: &Run) -> Result<ExitCode, Failure> {
     serve_with(&args.file.config, start, true, |address| write_out(&format!("serving {address}\n")))
 }
 
-/// Runs a gateway with this configuration until the program is asked to end. `tell` hears where it serves.
+/// Runs a gateway with this configuration until the process is asked to stop. `tell` is called with the addresses on which it serves.
 pub(crate) fn serve_until_ended(
     file: &Path,
     tell: impl Fn(std::net::SocketAddr) -> Result<(), Failure>,
@@ -239,7 +239,7 @@ pub(crate) fn serve_until_ended(
     serve_with(file, Process::start, false, tell)
 }
 
-/// The same, with what `start` starts, which another program can take over from if it `is_upgradable`.
+/// Like [`serve_until_ended`], with the gateway that `start` returns. If it `is_upgradable`, another process can take over.
 fn serve_with(
     file: &Path,
     start: impl FnOnce(&Path) -> Result<Arc<Process>, ProcessError>,
@@ -292,7 +292,7 @@ fn serve_with(
     })
 }
 
-/// Starts the program again, in the place of this process, with each signal.
+/// On each signal, starts a new process that replaces this one.
 async fn upgrade_on_signals(process: Arc<Process>, mut signals: tokio::signal::unix::Signal) {
     while signals.recv().await.is_some() {
         match process.upgrade(None).await {
@@ -405,7 +405,7 @@ fn capture(args: &Capture) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The figures of an arm: name, how it is compared, and what it is.
+/// The figures of an arm: name, comparison rule, and description.
 const FIGURES: [(&str, Rule, &str); 3] = [
     ("rate", rule(Better::Higher, 0.0), "bytes per second of answers above 64 KiB"),
     ("queueing", rule(Better::Lower, 0.0), "smoothed over smallest round trip"),
@@ -488,7 +488,7 @@ fn ask(running: &Running, command: &str) -> Result<Value, Failure> {
     })
 }
 
-/// The socket that a configuration names. The rest of it may be wrong: the gateway that runs is the one to say so.
+/// The socket path in a configuration. Other errors are ignored here: the running gateway reports them.
 fn socket_of(file: &Path) -> Result<PathBuf, Failure> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| Failure::new(format_args!("{}: cannot read the file: {error}", file.display())))?;

@@ -18,7 +18,7 @@ pub(crate) const USAGE: u8 = 2;
 pub(crate) const SELF_TEST: u8 = 3;
 /// Exit code of a gate that fails.
 pub(crate) const GATE: u8 = 99;
-/// Exit code when nothing failed, and something could not be judged because a contender does not show it.
+/// Exit code when nothing failed, but a contender does not report what a clause needs.
 pub(crate) const UNSUPPORTED: u8 = 77;
 /// Exit code of a run that was made and whose result may not be used.
 pub(crate) const UNSOUND: u8 = 1;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// The text on one line, with control characters escaped, and those that change the direction of writing (Trojan Source).
+/// The text on one line, with control characters and bidirectional overrides (Trojan Source) escaped.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, |letter| letter.is_control() || turns(letter))
 }

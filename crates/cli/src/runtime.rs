@@ -4,7 +4,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{address, failure::Failure};
 
-/// Starts a runtime with one thread, which is what a command needs: at low rates switches between threads cost more than packets.
+/// Starts a runtime with one thread: at the low rates of a command, switching between threads costs more than packets.
 ///
 /// # Errors
 /// When the system gives no descriptors for it.

@@ -15,7 +15,7 @@ pub(crate) fn write_out(output: &str) -> Result<(), Failure> {
     }
 }
 
-/// Writes one JSON value on a line of its own.
+/// Writes one JSON value on its own line.
 pub(crate) fn write_json_line(value: &serde_json::Value) -> Result<(), Failure> {
     write_out(&format!("{value}\n"))
 }

@@ -34,7 +34,7 @@ pub(crate) struct WatchArgs {
 }
 
 impl WatchArgs {
-    /// Creates what is asked for.
+    /// Creates the requested records.
     ///
     /// # Errors
     /// When a directory or a file cannot be created.
@@ -61,7 +61,7 @@ pub(crate) fn create(path: &Path) -> Result<Arc<PacketFile>, Failure> {
     Ok(Arc::new(file))
 }
 
-/// Completes a file of packets with the keys of a TLS key log, and says how many packets it has, or that it is incomplete.
+/// Adds the keys of a TLS key log to a packet file, and prints how many packets it has, or that it is incomplete.
 pub(crate) fn finish(packets: &PacketFile, keys: Option<&Path>) {
     let prepend = |path: &Path| packets.prepend_keys(&std::fs::read_to_string(path)?);
     let completed = packets.finish().and_then(|count| keys.map_or(Ok(()), prepend).map(|()| count));
@@ -112,7 +112,7 @@ impl Watched {
         Ok(endpoint)
     }
 
-    /// Says what became of the records.
+    /// Prints a warning for records that are incomplete.
     pub(crate) fn finish(&self) {
         if let Some(directory) = &self.qlog {
             if let Some(error) = directory.take_error() {

@@ -275,7 +275,7 @@ fn print_fields(mark: &str, fields: &HeaderMap) {
     }
 }
 
-/// The header of an answer, as text that no server can use to write anything else.
+/// The header of a response, with control characters escaped.
 fn head(protocol: &str, status: StatusCode, fields: &HeaderMap) -> String {
     let lines = fields
         .iter()

@@ -44,7 +44,7 @@ pub(super) enum Stopped {
 }
 
 impl Sink {
-    /// A file that is made anew, as it is wanted only once there is an answer.
+    /// Opens the destination: standard output for `-`, otherwise a new file. Called only when a response has arrived.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -76,8 +76,8 @@ impl Sink {
     }
 }
 
-/// Takes the content of an answer to where it goes. Gives the bytes that came over the network, before decompression, and why it stopped
-/// early.
+/// Writes the content of a response to its destination. Returns the bytes received from the network, before decompression, and the reason
+/// for an early end.
 pub(super) async fn take<B>(
     body: B,
     fields: &HeaderMap,

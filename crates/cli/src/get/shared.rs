@@ -47,7 +47,7 @@ pub(crate) const PACE: Pace = Pace { bytes: 1_024, within: Duration::from_secs(6
 pub(crate) struct ClientOptions {
     /// First interval of NAT keep-alives.
     pub(crate) keep_alive: Option<Duration>,
-    /// The least that content has to keep where nothing is asked for.
+    /// Minimum rate of content where no option sets one.
     pub(crate) pace: Pace,
     /// Versions of HTTP that are offered over TCP.
     pub(crate) tcp_versions: TcpVersions,

@@ -11,7 +11,7 @@ pub(super) struct Figures {
     pub(super) url: String,
     pub(super) method: String,
     pub(super) content_type: String,
-    /// Bytes of content, as they came over the network.
+    /// Bytes of content as received from the network.
     pub(super) bytes: u64,
     pub(super) redirects: u32,
     pub(super) reused: bool,
@@ -27,7 +27,7 @@ pub(super) struct Figures {
 #[derive(Clone, Copy, Debug)]
 struct Variable(&'static str, fn(&Figures) -> String);
 
-/// Names as curl has them where it has the same, and those that only this program knows.
+/// Variables: curl's names where curl has the same value, and further ones of this program.
 const VARIABLES: [Variable; 16] = [
     Variable("content_type", |f| f.content_type.clone()),
     Variable("early_data", |f| f.early_data.to_owned()),
@@ -113,7 +113,7 @@ impl FromStr for Form {
 }
 
 impl Form {
-    /// The text for one exchange. What servers say is escaped.
+    /// The text for one exchange. Text from servers is escaped.
     pub(super) fn fill(&self, figures: &Figures) -> String {
         self.0.iter().fold(String::new(), |mut out, part| {
             let _ = match part {

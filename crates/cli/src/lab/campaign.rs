@@ -145,7 +145,7 @@ impl Outputs {
         self
     }
 
-    /// Returns whether something is asked for that only the report of a matrix has.
+    /// Returns whether an output is requested that only the report of a matrix has.
     pub(super) const fn needs_matrix(&self) -> bool {
         self.html.is_some() || self.csv.is_some() || self.parquet.is_some()
     }
@@ -307,7 +307,7 @@ fn self_test(plan: &Plan) -> Result<Vec<Check>, Failure> {
     Ok(selftest::run(&scenario, &contenders, &[record]))
 }
 
-/// The exit code when the laboratory itself does not work: nothing is run then.
+/// The exit code when the laboratory's self-test failed: no run is made.
 fn refused(checks: &[Check]) -> Option<ExitCode> {
     let failed: Vec<&Check> = checks.iter().filter(|check| !check.passed).collect();
     for check in &failed {
@@ -357,7 +357,7 @@ fn execute(
     Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
 }
 
-/// Makes the report of stored records, writes the files asked for and prints it.
+/// Creates the report of stored records, writes the requested files and prints it.
 pub(super) fn publish(path: &Path, outputs: &Outputs, checks: Vec<Check>) -> Result<MatrixReport, Failure> {
     let summary = Summary::read(path).map_err(|error| Failure::new(format_args!("{}: {error}", path.display())))?;
     let report = MatrixReport::new(&summary, checks);
@@ -397,7 +397,7 @@ fn write_parquet(records: &Path, file: &Path) -> Result<(), Failure> {
         .map_err(|error| Failure::new(format_args!("cannot write {}: {error}", file.display())))
 }
 
-/// Ctrl-C asks for the end; a second one ends the program at once, which loses the runs in progress only.
+/// The first Ctrl-C requests an orderly end; the second ends the program at once and loses only the runs in progress.
 fn stop_on_interrupt(stop: &'static AtomicBool) -> Result<(), Failure> {
     let (told, heard) = std::sync::mpsc::channel();
     std::thread::Builder::new()
@@ -428,7 +428,7 @@ fn stop_on_interrupt(stop: &'static AtomicBool) -> Result<(), Failure> {
     heard.recv().unwrap_or(Ok(()))
 }
 
-/// A bar on the standard error, with the time left. Nothing when that is no terminal.
+/// A progress bar on standard error, with the time left; hidden without a terminal.
 fn progress(runs: usize, stored: usize) -> ProgressBar {
     let bar = ProgressBar::new(runs as u64);
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {eta} left").expect("the template is valid");

@@ -24,13 +24,13 @@ use crate::{
 /// Contenders of the kernel that join when none is named.
 const USUAL: [&str; 2] = ["kernel-cubic", "kernel-bbr"];
 
-/// Splits what `--cc` names: controllers of ours, and contenders of the kernel.
+/// Splits the names in `--cc` into controllers of this stack and contenders of the kernel.
 pub(super) fn split(named: &[String]) -> (Vec<String>, Vec<String>) {
     let (kernel, own): (Vec<_>, Vec<_>) = named.iter().cloned().partition(|name| name.starts_with(KERNEL));
     (own, kernel)
 }
 
-/// Has the kernel's contenders take part: those that are named, or in real time the usual ones.
+/// Adds the kernel's contenders: the named ones, or in real time the default ones.
 pub(super) fn select(scenario: &mut Scenario, named: &[String], real_time: bool) -> Result<(), Failure> {
     let (own, kernel) = split(named);
     let selection = &mut scenario.contenders;

@@ -181,7 +181,7 @@ fn given(args: &NewArgs, rate: Bitrate, rtt: Duration) -> Answers {
     }
 }
 
-/// Asks for what the options leave open. An empty line takes the value in brackets.
+/// Asks for values that the options do not set. An empty line takes the value in brackets.
 fn asked(args: &NewArgs, input: &mut dyn BufRead, output: &mut dyn Write) -> Result<Answers, Failure> {
     let mut ask = Asking { input, output };
     let name = match &args.name {

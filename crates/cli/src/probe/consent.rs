@@ -9,14 +9,14 @@ use crate::failure::Failure;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Consent {
     Given,
-    /// Only what loads nothing is measured.
+    /// Only measurements without load are made.
     Refused,
 }
 
 /// Asks at the terminal whether the path may be loaded.
 ///
 /// # Errors
-/// When nobody can be asked and no option answers.
+/// Without a terminal to ask on and without an option that answers.
 pub(super) fn ask(args: &ProbeArgs) -> Result<Consent, Failure> {
     if args.idle {
         return Ok(Consent::Refused);

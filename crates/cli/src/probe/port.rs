@@ -32,7 +32,7 @@ pub(super) fn now() -> u64 {
 /// A packet that has arrived.
 pub(super) struct Arrived<'a> {
     pub(super) from: SocketAddr,
-    /// Address that it was sent to, where the system tells.
+    /// Destination address, if the system reports it.
     pub(super) to: Option<IpAddr>,
     pub(super) ecn: u8,
     /// Bytes of UDP payload.
@@ -131,7 +131,7 @@ impl Port {
         self.state.try_send(UdpSockRef::from(&self.socket), &transmit)
     }
 
-    /// Sends a train of packets. `may_send` is asked before each, with its bytes; `sent` hears the time of each.
+    /// Sends a train of packets. `may_send` is called before each with its size; `sent` is called with the time of each.
     pub(super) async fn train(
         &self,
         to: SocketAddr,

@@ -69,7 +69,7 @@ pub(super) enum Answer {
     Done,
     /// The train was sent, or as much of it as the limits allow.
     Sent(Sent),
-    /// So many records follow; so many more did not find room.
+    /// `count` records follow; `dropped` more were not kept.
     Records { count: u32, dropped: u64 },
     /// Refusal.
     Refused(Refusal),

@@ -68,9 +68,9 @@ pub(super) struct DirectionResults {
 /// Time after which a NAT forgets a mapping of UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NatTimeout {
-    /// Longest silence after which a packet still came, in seconds.
+    /// Longest silence after which a packet still arrived, in seconds.
     pub(super) survives_s: u64,
-    /// Shortest one after which none did; `None`: all came.
+    /// Shortest silence after which no packet arrived; `None`: all arrived.
     pub(super) forgets_s: Option<u64>,
 }
 

@@ -7,7 +7,7 @@ use super::{
     results::{DirectionResults, Results},
 };
 
-/// Delay variation below which none is written: wake-ups of both ends look like that.
+/// Delay variation below which none is written: scheduling delays at both ends have this size.
 const QUIET_MS: f64 = 2.0;
 
 /// The file. `None` without a round trip and a rate of downloads.

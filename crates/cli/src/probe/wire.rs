@@ -59,7 +59,7 @@ impl Packet {
         into[40..HEAD].fill(0);
     }
 
-    /// Reads one. `None` for anything else.
+    /// Parses a packet; `None` for any other bytes.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let head: &[u8; HEAD] = bytes.first_chunk()?;
         let kind = match head[16] {

@@ -424,7 +424,7 @@ pub(super) fn number(count: u64) -> f64 {
     count as f64
 }
 
-/// This stack, optionally with a fault between it and the laboratory.
+/// Our stack, optionally with a fault between it and the laboratory.
 struct Broken {
     inner: Box<dyn Contender>,
     asked: String,

@@ -15,7 +15,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Requests {
     end: End,
-    /// This end receives the measured bytes.
+    /// Set if this end receives the measured bytes.
     counts: bool,
     /// Bytes that this end sends on each stream, and that it expects.
     sends: u64,

@@ -63,7 +63,7 @@ impl Inbox {
     }
 }
 
-/// Records of a train that this end keeps at most.
+/// Largest number of records of a train that this end keeps.
 const LOCAL_RECORDS: usize = 1_000_000;
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -20,7 +20,7 @@ use crate::probe::{
 const CONNECTIONS: usize = 4;
 /// Time between two probes of a kind.
 const APART: Duration = Duration::from_millis(60);
-/// Time after which a probe is given up.
+/// Timeout of a probe.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Samples taken under a load.
@@ -32,7 +32,7 @@ pub(super) struct Loaded {
     pub(super) goodput: f64,
 }
 
-/// Loads a direction for a time, and no more than so many bytes.
+/// Loads a direction for a limited time and number of bytes.
 ///
 /// # Errors
 /// When the connections for it cannot be opened.

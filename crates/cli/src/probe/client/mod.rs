@@ -147,7 +147,7 @@ fn refused(error: &ExchangeError) -> Failure {
     }
 }
 
-/// No connection: says whether UDP is blocked.
+/// Explains a failed connection: reports whether UDP is blocked.
 async fn explain(error: &ConnectError, target: &Target, within: Duration) -> Failure {
     let failure = Failure::new(format_args!("cannot connect to {}: {error}", target.address));
     match error {
@@ -295,7 +295,7 @@ impl Probe {
         }
     }
 
-    /// Time in which a load at the path's rate takes no more than so many bytes, but no less than a second.
+    /// Duration of a load within a number of bytes at the path's rate: at most `lasts`, and not shortened below one second.
     fn fits(&self, direction: Direction, lasts: Duration, bytes: u64) -> Duration {
         #[expect(clippy::cast_precision_loss, reason = "bytes far below 2^53")]
         let all = |rate: f64| bytes as f64 * 8.0 * 0.8 / rate;
@@ -363,7 +363,7 @@ impl Probe {
     }
 }
 
-/// ECN marks in both directions: pings with ECT(0) and with CE; the server answers with the mark that came.
+/// ECN marks in both directions: pings with ECT(0) and with CE; the server answers with the mark that arrived.
 async fn ecn(path: &Path) -> Result<Option<[Ecn; 2]>, ExchangeError> {
     let (mut up, mut down) = (Ecn::default(), Ecn::default());
     for (place, mark) in [2, 3].into_iter().enumerate() {

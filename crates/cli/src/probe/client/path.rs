@@ -30,9 +30,9 @@ use crate::{
     },
 };
 
-/// Time that an answer may take beside what it waits for.
+/// Timeout of an answer, in addition to the time that the request itself takes.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Time after which packets that a queue holds are given up.
+/// Timeout of packets that a queue holds.
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// The path.
@@ -103,7 +103,7 @@ impl Path {
         })
     }
 
-    /// Bytes so far.
+    /// Bytes used so far.
     pub(super) fn spent(&self) -> u64 {
         self.spent.load(Ordering::Relaxed)
     }
@@ -128,7 +128,7 @@ impl Path {
         overhead(self.remote.is_ipv4())
     }
 
-    /// Smallest round trip of a datagram so far; a second before the first.
+    /// Smallest round trip of a datagram so far; one second before the first.
     pub(super) fn rtt(&self) -> Duration {
         match self.inbox.smallest.load(Ordering::Relaxed) {
             u64::MAX => Duration::from_secs(1),
@@ -146,7 +146,7 @@ impl Path {
         self.next_train.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Asks the server, on a stream of its own.
+    /// Sends a request to the server, on a new stream.
     ///
     /// # Errors
     /// When there is no answer in time, or a refusal.
@@ -316,7 +316,7 @@ impl Path {
         Ok(Sample::new(shape, head, sent, records, 0, account.is_too_large))
     }
 
-    /// Opens another socket for datagrams of this session, and asks that one comes there after a time. Returns whether it came.
+    /// Opens another socket for datagrams of this session, and asks the server for one after a time. Returns whether it arrived.
     ///
     /// # Errors
     /// When the server is not reached at all.

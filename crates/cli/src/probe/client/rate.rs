@@ -25,8 +25,8 @@ const LARGEST: u16 = 1_200;
 /// Packets that a train should have.
 const PACKETS: f64 = 150.0;
 
-/// Finds what a direction carries: the train that loaded it. `None` when nothing came through. `share` of the bytes that are left
-/// may be used.
+/// Finds the rate of a direction: returns the train that loaded it, or `None` when nothing arrived. Uses at most `share` of the remaining
+/// bytes.
 ///
 /// # Errors
 /// When the server does not answer.

@@ -44,7 +44,7 @@ impl Shape {
     }
 }
 
-/// A train with what arrived of it.
+/// A train and the packets of it that arrived.
 pub(super) struct Sample {
     pub(super) train: Train,
     /// Packets that the receiver had no room to record.

@@ -16,7 +16,7 @@ pub(in crate::probe) struct RoundTrips {
     pub(in crate::probe) mean: f64,
 }
 
-/// Samples without which nothing is said of the 95th percentile.
+/// Number of samples that a 95th percentile needs.
 const P95_SAMPLES: usize = 60;
 
 impl RoundTrips {

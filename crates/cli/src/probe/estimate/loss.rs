@@ -18,7 +18,7 @@ pub(in crate::probe) struct Loss {
     pub(in crate::probe) longest: usize,
 }
 
-/// Losses of a burst whose mean length says that losses are not independent.
+/// Mean burst length above which losses are not independent.
 const DEPENDENT: f64 = 1.5;
 
 impl Loss {
@@ -56,13 +56,13 @@ impl Loss {
         Self::of(&received)
     }
 
-    /// Returns whether losses come in bursts, as sure as the interval is.
+    /// Returns whether losses come in bursts, with the confidence of the interval.
     pub(in crate::probe) fn is_bursty(&self) -> bool {
         self.burst.is_some_and(|burst| burst.value >= DEPENDENT && burst.low > 1.0 / (1.0 - self.share.value).max(0.1))
     }
 }
 
-/// Packets that together say as much of the share as one independent packet would: (1 + ρ) / (1 - ρ) for the chain's correlation ρ.
+/// Number of packets with the information of one independent packet: (1 + ρ) / (1 - ρ) for the chain's correlation ρ.
 fn inflation(sent: usize, lost: usize, bursts: usize) -> f64 {
     if lost == 0 || lost == sent {
         return 1.0;

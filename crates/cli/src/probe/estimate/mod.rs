@@ -19,7 +19,7 @@ use serde::Serialize;
 pub(super) struct Estimate {
     pub(super) value: f64,
     pub(super) low: f64,
-    /// `None`: nothing bounds it from above.
+    /// `None`: no upper bound.
     pub(super) high: Option<f64>,
     /// Samples behind it.
     pub(super) samples: usize,
@@ -65,7 +65,7 @@ impl Arrival {
     }
 }
 
-/// Wilson's interval of a share: `hits` of `count`, where `inflation` samples that follow one another say as much as one.
+/// Wilson's interval of a share: `hits` of `count`, where `inflation` consecutive samples have the information of one.
 fn share(hits: usize, count: usize, inflation: f64) -> Estimate {
     let z = normal_quantile(0.975);
     let all = to_f64(count) / inflation.max(1.0);

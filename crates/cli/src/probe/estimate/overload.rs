@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{Arrival, Estimate, at, loss::Loss, to_f64};
 
-/// A train that was sent, and what arrived of it.
+/// A train, with the packets of it that arrived.
 #[derive(Clone, Debug, Default)]
 pub(in crate::probe) struct Train {
     /// Bytes of each packet on the wire, IP header included.
@@ -38,7 +38,7 @@ pub(in crate::probe) struct Overload {
     pub(in crate::probe) lost: f64,
 }
 
-/// Arrivals without which nothing is said.
+/// Number of arrivals that an estimate needs.
 pub(in crate::probe) const ARRIVALS: usize = 20;
 /// Groups of arrivals over which the rate is compared with itself.
 const GROUPS: usize = 10;
@@ -170,7 +170,7 @@ fn steady_rate(size: u32, arrivals: &[Arrival]) -> Option<(f64, f64)> {
     Some((all, student_quantile(0.975, rates.len() - 1) * (variance / count).sqrt()))
 }
 
-/// Bits per second of so many packets within so many microseconds.
+/// Bits per second of a number of packets within a number of microseconds.
 fn rate(size: u32, packets: usize, micros: f64) -> f64 {
     f64::from(size) * 8.0 * to_f64(packets) / (micros / 1e6)
 }

@@ -12,7 +12,7 @@ use crate::probe::protocol::Refusal;
 const WINDOW: Duration = Duration::from_secs(3_600);
 /// Clients whose bytes are remembered. More within an hour are refused: forgetting one would let it begin anew.
 const CLIENTS_MAX: usize = 16_384;
-/// A grant below this measures nothing.
+/// Smallest useful grant.
 const LEAST: u64 = 100_000;
 
 /// The limits.
@@ -33,7 +33,7 @@ struct Spent {
     bytes: u64,
 }
 
-/// Account of all sessions. A session gets its bytes at its beginning and gives back what it did not use.
+/// Byte budget of all sessions. A session reserves its bytes at its start and returns the unused ones.
 #[derive(Debug)]
 pub(super) struct Ledger {
     limits: Limits,
@@ -81,7 +81,7 @@ impl Ledger {
         Ok(grant)
     }
 
-    /// Ends a session, of whose bytes so many are left.
+    /// Ends a session and returns its unused bytes.
     pub(super) fn end(&mut self, client: IpAddr, left: u64) {
         self.sessions = self.sessions.saturating_sub(1);
         self.total.bytes = self.total.bytes.saturating_sub(left);

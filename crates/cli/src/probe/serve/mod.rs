@@ -38,12 +38,12 @@ use crate::{
     trust,
 };
 
-/// Connections of strangers beside those of sessions: they have the time of a handshake and of one message.
+/// Largest number of connections without a session. Their time is limited to a handshake and one message.
 const STRANGERS: usize = 64;
 
 /// State that all answers share.
 struct Server {
-    /// `None`: anybody may measure.
+    /// `None`: any client may measure.
     token: Option<String>,
     /// Longest session.
     lasts: Duration,

@@ -19,7 +19,7 @@ use crate::{
     stdout::{write_json_line, write_out},
 };
 
-/// Time that a stranger has to say what it wants.
+/// Timeout of the first request on a connection without a session.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Largest UDP payload of a train: that of a jumbo frame.
 const SIZE_MAX: u16 = 9_000;

@@ -18,9 +18,9 @@ use crate::probe::{
 
 /// Records of a session: some 6 MB.
 const RECORDS: usize = 200_000;
-/// Addresses of a session: a client that asks for the timeout of its NAT has one for each time that it tries.
+/// Largest number of addresses of a session: the measurement of a NAT timeout uses one for each time tried.
 const ADDRESSES: usize = 32;
-/// Connections of a session at a time: those that load the path, and one that is opened meanwhile.
+/// Largest number of concurrent connections of a session: those that load the path, and one that is opened meanwhile.
 const CONNECTIONS: usize = 12;
 
 /// Locks; a thread that panicked leaves counters and lists whole.
@@ -39,7 +39,7 @@ pub(super) struct Session {
     /// Bytes that may still be sent and received.
     left: AtomicU64,
     connections: AtomicUsize,
-    /// Addresses that pings came from, with their nonces.
+    /// Source addresses of pings, with their nonces.
     addresses: Mutex<Vec<(u64, SocketAddr, Option<IpAddr>)>>,
     trains: Mutex<Trains>,
     ledger: Arc<Mutex<Ledger>>,
@@ -135,7 +135,7 @@ impl Session {
         addresses.iter().find(|(known, ..)| *known == nonce).map(|(_, address, own)| (*address, *own))
     }
 
-    /// Keeps the record of a packet, as long as there is room.
+    /// Stores the record of a packet if there is room.
     pub(super) fn record(&self, train: u8, record: Record) {
         let mut trains = lock(&self.trains);
         if trains.count >= RECORDS {
@@ -146,7 +146,7 @@ impl Session {
         trains.records.entry(train).or_default().push(record);
     }
 
-    /// Takes the records of a train out, and the number of those that found no room.
+    /// Removes the records of a train and returns them with the number of dropped ones.
     pub(super) fn take_records(&self, train: u8) -> (Vec<Record>, u64) {
         let mut trains = lock(&self.trains);
         let records = trains.records.remove(&train).unwrap_or_default();
