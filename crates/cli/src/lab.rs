@@ -258,7 +258,7 @@ fn run_scenario(args: &RunArgs) -> Result<ExitCode, Failure> {
             return live::run(args, scenario);
         }
     }
-    if !scenario.factors.is_empty() {
+    if scenario.has_points() {
         if args.qlog.is_some() {
             return Err(Failure::new(format_args!(
                 "`{}` is run at many points, and --qlog would log all of them",
@@ -424,7 +424,7 @@ fn report(args: &ReportArgs) -> Result<ExitCode, Failure> {
             .hint("`tiderace lab run` names the file that it writes")
     })?;
     let (manifest, _) = lab::journal::Records::open(&args.records).map_err(unreadable)?;
-    if !manifest.scenario.factors.is_empty() || args.outputs.needs_matrix() {
+    if manifest.scenario.has_points() || args.outputs.needs_matrix() {
         let outputs = args.outputs.clone().with_headlines(args.shown);
         let report = campaign::publish(&args.records, &outputs, Vec::new())?;
         return Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) });

@@ -137,7 +137,7 @@ fn refuse_impossible(scenario: &Scenario, origin: &str, to: SocketAddr) -> Resul
         let hint = "run the server on this machine, or leave `address` out: then the port changes";
         return refuse(format!("path.nat.rebind[{index}].address"), message, hint);
     }
-    if let Some(factor) = scenario.factors.keys().find(|factor| factor.starts_with("path.")) {
+    if let Some(factor) = scenario.varied_path() {
         let message = "the relay has one path, and this scenario varies it";
         return refuse(format!("factors.\"{factor}\""), message, "write a file with one value of it in [path]");
     }

@@ -20,6 +20,7 @@ use crate::{
     figure::Figure,
     journal::{Damage, Records},
     record::{Manifest, ReadError, Record, RunOutcome, line},
+    scenario::CELL,
 };
 
 /// Version of the layout, in the schema's metadata under `schema`.
@@ -44,7 +45,8 @@ pub enum ColumnsError {
 
 /// Names of a matrix's factors, in the order of their columns.
 pub fn factors(manifest: &Manifest) -> Vec<String> {
-    manifest.scenario.factors.keys().cloned().collect()
+    let cell = (!manifest.scenario.cells.is_empty()).then(|| CELL.to_owned());
+    cell.into_iter().chain(manifest.scenario.factors.keys().cloned()).collect()
 }
 
 /// Records as one batch. With `lines` the last column, `record`, holds each record as its line in a file.

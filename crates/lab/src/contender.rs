@@ -34,7 +34,12 @@ pub trait Contender: Send + Sync {
         self.factors()
     }
 
-    /// The kinds of contenders that share the path, each to be run alone; empty when all are of one kind.
+    /// Number of kinds of contenders that share the path, connection by connection in turn.
+    fn kinds(&self) -> usize {
+        1
+    }
+
+    /// The kinds of contenders that share the path, each as it would be alone on it; nothing when all are of one kind, or nobody asks.
     fn alone(&self) -> Vec<Box<dyn Contender + '_>> {
         Vec::new()
     }

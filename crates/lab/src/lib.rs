@@ -37,6 +37,7 @@ pub mod qlog;
 pub mod reading;
 pub mod record;
 pub mod reference;
+pub mod regret;
 pub mod report;
 pub mod residual;
 pub mod rivals;

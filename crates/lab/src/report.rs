@@ -12,6 +12,7 @@ mod matrix;
 mod plain;
 mod plot;
 mod points;
+mod regret;
 mod repair;
 mod series;
 mod spreads;

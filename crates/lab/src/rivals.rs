@@ -13,12 +13,19 @@ use crate::contender::{BuildError, ConnectionSpec, Contender, Factor, Identity, 
 /// Two kinds that share a path.
 pub struct Rivals {
     kinds: [Box<dyn Contender>; 2],
+    /// The first is the one that is compared: the pair has its name, and what one does to the other is not measured.
+    is_beside: bool,
 }
 
 impl Rivals {
     /// The first gets the connections with even numbers.
     pub fn new(first: Box<dyn Contender>, second: Box<dyn Contender>) -> Self {
-        Self { kinds: [first, second] }
+        Self { kinds: [first, second], is_beside: false }
+    }
+
+    /// A contender that is compared, with the even numbers, beside another one.
+    pub fn beside(first: Box<dyn Contender>, second: Box<dyn Contender>) -> Self {
+        Self { kinds: [first, second], is_beside: true }
     }
 }
 
@@ -35,7 +42,8 @@ impl Contender for Rivals {
         } else {
             format!("{}, {}", first.version, second.version)
         };
-        Identity { name: format!("{} + {}", first.name, second.name), version, parameters }
+        let name = if self.is_beside { first.name } else { format!("{} + {}", first.name, second.name) };
+        Identity { name, version, parameters }
     }
 
     fn factors(&self) -> Vec<Factor> {
@@ -52,7 +60,14 @@ impl Contender for Rivals {
         self.kinds[connection % 2].factors_of(connection)
     }
 
+    fn kinds(&self) -> usize {
+        self.kinds.len()
+    }
+
     fn alone(&self) -> Vec<Box<dyn Contender + '_>> {
+        if self.is_beside {
+            return Vec::new();
+        }
         let kinds = self.kinds.iter().enumerate();
         kinds.map(|(kind, inner)| Box::new(Alone { inner: inner.as_ref(), kind }) as Box<dyn Contender>).collect()
     }

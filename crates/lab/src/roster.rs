@@ -46,8 +46,13 @@ pub fn contenders(selection: &Selection) -> Result<Vec<Box<dyn Contender>>, Faul
         contenders.push(other(name)?);
     }
     for (index, [first, second]) in selection.rivals.iter().enumerate() {
-        let rival = |name: &str| rival(selection, name, index);
+        let rival = |name: &str| rival(selection, name, &format!("contenders.rivals.{index}"));
         contenders.push(Box::new(Rivals::new(rival(first)?, rival(second)?)));
+    }
+    if let Some(name) = &selection.beside {
+        let pair =
+            |contender| Ok(Box::new(Rivals::beside(contender, rival(selection, name, "contenders.beside")?)) as _);
+        contenders = contenders.into_iter().map(pair).collect::<Result<_, Fault>>()?;
     }
     Ok(contenders)
 }
@@ -62,8 +67,8 @@ fn other(name: &str) -> Result<Box<dyn Contender>, Fault> {
     }
 }
 
-/// One of two rivals: a profile of the scenario, a controller, or a stack of others that the scenario names.
-fn rival(selection: &Selection, name: &str, index: usize) -> Result<Box<dyn Contender>, Fault> {
+/// A rival that `field` names: a profile of the scenario, a controller, or a stack of others that the scenario names.
+fn rival(selection: &Selection, name: &str, field: &str) -> Result<Box<dyn Contender>, Fault> {
     if selection.stacks.iter().any(|stack| stack == name) {
         return other(name);
     }
@@ -72,7 +77,6 @@ fn rival(selection: &Selection, name: &str, index: usize) -> Result<Box<dyn Cont
         Some(profile) => Selection { congestion: Vec::new(), profiles: vec![profile.clone()], ..selection.clone() },
         None => Selection { congestion: vec![name.to_owned()], profiles: Vec::new(), ..selection.clone() },
     };
-    let field = format!("contenders.rivals.{index}");
     let found = settings::profiles(&Selection { ack: vec![selection.ack[0]], ..one });
     let found = found.map_err(|fault| {
         let mut known = crate::tiderace::controllers();
@@ -80,10 +84,14 @@ fn rival(selection: &Selection, name: &str, index: usize) -> Result<Box<dyn Cont
         known.extend(selection.profiles.iter().filter_map(|profile| profile.get("name")?.as_str()));
         let meant = nearest(name, known.iter().copied()).map(|near| format!("did you mean `{near}`? "));
         let hint = Some(format!("{}there are {}", meant.unwrap_or_default(), known.join(", ")));
-        Fault { field: field.clone(), message: format!("there is no contender `{name}`"), hint: fault.hint.and(hint) }
+        Fault {
+            field: field.to_owned(),
+            message: format!("there is no contender `{name}`"),
+            hint: fault.hint.and(hint),
+        }
     })?;
     found.into_iter().next().map(with_setup).ok_or_else(|| Fault {
-        field,
+        field: field.to_owned(),
         message: format!("there is no contender `{name}`"),
         hint: None,
     })

@@ -45,7 +45,7 @@ use transport::ack_frequency::AckFrequency;
 use units::{Bitrate, DataSize, Duration, Instant};
 
 pub use check::Fault;
-pub use factors::{Levels, Point, SHORTHANDS};
+pub use factors::{CELL, Levels, Point, SHORTHANDS};
 pub use overrides::{Overrides, QueueSize};
 pub use presets::{PRESETS, Preset};
 pub use read::{ScenarioError, load, parse};
@@ -82,6 +82,10 @@ pub struct Scenario {
     /// matrix.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub factors: BTreeMap<String, Levels>,
+    /// Cells: named sets of values of such fields, where a matrix is no product of factors. Each is a point, combined with the
+    /// factors if there are any.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub cells: BTreeMap<String, Settings>,
     /// Limits that hold in every point, or `lab gate` fails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub thresholds: Vec<Threshold>,
@@ -223,6 +227,12 @@ pub struct Selection {
     /// Pairs of the above that share the path, connection by connection in turn: see [`crate::rivals`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rivals: Vec<[String; 2]>,
+    /// Controller or profile beside which every contender runs: it has the connections with odd numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beside: Option<String>,
+    /// Contenders that are judged by their regret: what each loses against the best of the others, cell by cell.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub judged: Vec<String>,
 }
 
 /// Fields of a profile by name.
@@ -243,20 +253,33 @@ struct SelectionTable {
     stacks: Vec<String>,
     #[serde(default)]
     rivals: Vec<[String; 2]>,
+    beside: Option<String>,
+    #[serde(default)]
+    judged: Vec<String>,
 }
 
 impl From<SelectionTable> for Selection {
-    fn from(SelectionTable { congestion, ack, profiles, settings, stacks, rivals }: SelectionTable) -> Self {
+    fn from(table: SelectionTable) -> Self {
+        let SelectionTable { congestion, ack, profiles, settings, stacks, rivals, beside, judged } = table;
         let named = !profiles.is_empty() || !stacks.is_empty() || !rivals.is_empty();
         let usual = || if named { Vec::new() } else { both() };
-        Self { congestion: congestion.unwrap_or_else(usual), ack, profiles, settings, stacks, rivals }
+        let congestion = congestion.unwrap_or_else(usual);
+        Self { congestion, ack, profiles, settings, stacks, rivals, beside, judged }
     }
 }
 
 impl Default for Selection {
     fn default() -> Self {
-        let (stacks, rivals) = (Vec::new(), Vec::new());
-        Self { congestion: both(), ack: unasked(), profiles: Vec::new(), settings: Settings::new(), stacks, rivals }
+        Self {
+            congestion: both(),
+            ack: unasked(),
+            profiles: Vec::new(),
+            settings: Settings::new(),
+            stacks: Vec::new(),
+            rivals: Vec::new(),
+            beside: None,
+            judged: Vec::new(),
+        }
     }
 }
 
@@ -281,6 +304,17 @@ const fn first() -> u64 {
 }
 
 impl Scenario {
+    /// Returns whether the scenario is run at several points.
+    pub fn has_points(&self) -> bool {
+        !self.factors.is_empty() || !self.cells.is_empty()
+    }
+
+    /// A factor, or a field of a cell, that makes several paths of the scenario's.
+    pub fn varied_path(&self) -> Option<&String> {
+        let fields = self.cells.values().flat_map(|cell| cell.keys());
+        self.factors.keys().chain(fields).find(|field| field.starts_with("path."))
+    }
+
     /// Appends to the title what differs from the file.
     pub fn add_to_title(&mut self, what: &str) {
         self.title.push_str("; ");
@@ -313,12 +347,15 @@ impl Scenario {
 
     /// Returns whether its runs can have a figure.
     fn has(&self, figure: &Declaration) -> bool {
-        let several = || self.traffic.connections > 1 || self.factors.contains_key("traffic.connections");
+        const CONNECTIONS: &str = "traffic.connections";
+        let varied =
+            || self.factors.contains_key(CONNECTIONS) || self.cells.values().any(|cell| cell.contains_key(CONNECTIONS));
+        let several = || self.traffic.connections > 1 || varied();
         figure.workloads.contains(self.traffic.workload)
             && match figure.needs {
                 Needs::Nothing => true,
                 Needs::Connections => several(),
-                Needs::Rivals => !self.contenders.rivals.is_empty(),
+                Needs::Rivals => !self.contenders.rivals.is_empty() || self.contenders.beside.is_some(),
                 // The scenario does not say by which clock it is run.
                 Needs::RealTime => false,
             }

@@ -6,7 +6,7 @@ use lab::reference::{
     auto::{self, Effort},
 };
 
-use super::{Case, Context, cold, row::Row, row::Target};
+use super::{Case, Context, cold, regret::regret, row::Row, row::Target};
 use crate::instructions;
 
 /// The cases in their order.
@@ -22,6 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("alike", "flows of `auto` alone: 2 to 50 of them, and four with different round trips", alike),
         case("policer", "a policer at a twentieth of the line's rate, 1 and 4 flows", policer),
         case("paths", "goodput, queue and loss of four controllers on eight paths, without targets", paths),
+        case("regret", "what `auto` loses against the best fixed controller of each cell that is held out", regret),
         case("cost", "instructions of a sender per packet, beside CUBIC's; needs valgrind", cost),
     ];
     all.extend(cold::cases());

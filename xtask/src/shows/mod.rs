@@ -46,6 +46,7 @@ mod probe;
 mod random_loss;
 mod real_interop;
 mod realtime;
+mod regret;
 mod relay;
 mod row;
 mod speed;

@@ -80,7 +80,7 @@ impl From<NetworkError> for Failure {
 
 /// The emulated network of a scenario's path.
 pub(super) fn settings(scenario: &Scenario, seed: u64) -> Result<NetworkConfig, Failure> {
-    if let Some(factor) = scenario.factors.keys().find(|factor| factor.starts_with("path.")) {
+    if let Some(factor) = scenario.varied_path() {
         return Err(Failure::new(format_args!(
             "an emulated network has one path, and `{}` varies {factor}",
             scenario.name

@@ -42,9 +42,9 @@ pub fn html(report: &MatrixReport, scenario: &Scenario, metadata: &[(String, Str
         report.simulated.1,
         escape(&report.lab)
     );
-    if !report.factors.is_empty() {
+    if report.varied().next().is_some() {
         let told = |(name, levels): &(String, Vec<String>)| format!("{name}: {}", levels.join(", "));
-        let factors: Vec<String> = report.factors.iter().map(told).collect();
+        let factors: Vec<String> = report.varied().map(told).collect();
         let _ = write!(out, "<p class=\"note\">Varied: {}</p>", escape(&factors.join("; ")));
     }
     results::results(&mut out, report);

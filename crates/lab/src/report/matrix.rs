@@ -10,6 +10,9 @@ use super::{
 };
 use crate::{
     figure::Figure,
+    record::Manifest,
+    regret::Regret,
+    scenario::CELL,
     selftest::Check,
     stats::{
         compare::{Comparison, Pair, Verdict, compare, compare_over_points, compare_unpaired},
@@ -57,6 +60,9 @@ pub struct MatrixReport {
     pub level_values: Vec<LevelValue>,
     /// Headline figures of each cell of two factors.
     pub cells: Vec<LevelValue>,
+    /// Losses against the best of the fixed settings, where the scenario names contenders that are judged by them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub regret: Option<Regret>,
     /// Ranking: whether the order of contenders holds for all burst lengths.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ranking: Option<Ranking>,
@@ -81,6 +87,9 @@ pub struct MatrixReport {
     /// Absolute values, and the best contender of each point.
     #[serde(skip)]
     pub(super) headlines: Headlines,
+    /// First line of the file of records.
+    #[serde(skip)]
+    pub(super) manifest: Manifest,
     /// Distributions of samples at one row of the headlines.
     #[serde(skip)]
     pub(super) spreads: Spreads,
@@ -195,19 +204,23 @@ impl MatrixReport {
         let scenario = &summary.manifest.scenario;
         let names = || summary.points.first().into_iter().flat_map(|point| point.keys().cloned());
         let factors: Vec<(String, Vec<String>)> = names().map(|name| (name.clone(), levels(summary, &name))).collect();
+        // Cells have names and no order: each is a point, and nothing is learnt from one beside another.
+        let varied: Vec<(String, Vec<String>)> = factors.iter().filter(|(name, _)| name != CELL).cloned().collect();
         let all: Vec<usize> = (0..summary.points.len()).collect();
-        let by_level = factors.iter().flat_map(|(name, levels)| {
+        let by_level = varied.iter().flat_map(|(name, levels)| {
             levels.iter().flat_map(|level| {
                 let chosen: Vec<usize> =
                     all.iter().copied().filter(|&point| summary.points[point][name] == *level).collect();
                 effects(summary, &chosen, Some((name.clone(), level.clone())))
             })
         });
-        let (level_values, cells) = level_values(summary, &factors);
+        let (level_values, cells) = level_values(summary, &varied);
         let headlines = Headlines::new(summary);
         Self {
             schema: MATRIX_SCHEMA,
-            factor_effects: factor_effects(summary, &factors),
+            factor_effects: factor_effects(summary, &varied),
+            regret: Regret::of(summary),
+            manifest: summary.manifest.clone(),
             level_values,
             cells,
             spreads: Spreads::new(summary, &headlines),
@@ -241,7 +254,12 @@ impl MatrixReport {
         }
     }
 
-    /// Returns whether the self-test has passed, all runs are complete and every run is valid.
+    /// The factors that have levels to compare: not the cells.
+    pub(super) fn varied(&self) -> impl Iterator<Item = &(String, Vec<String>)> {
+        self.factors.iter().filter(|(name, _)| name != CELL)
+    }
+
+    /// Returns whether the self-test found nothing, everything was run and every run counts.
     pub fn is_sound(&self) -> bool {
         self.failures.is_empty()
             && self.size.stored == self.size.runs

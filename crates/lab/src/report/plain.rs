@@ -198,6 +198,9 @@ pub fn markdown(report: &MatrixReport) -> String {
             );
         }
     }
+    if let Some(regret) = &report.regret {
+        super::regret::markdown(&mut out, regret, &report.manifest);
+    }
     of_factors(&mut out, report);
     let rivals = rivals(report);
     if !rivals.is_empty() {
@@ -212,7 +215,7 @@ pub fn markdown(report: &MatrixReport) -> String {
             let _ = writeln!(out, "| {name} | {} |", figures.join(" | "));
         }
     }
-    for (name, levels) in &report.factors {
+    for (name, levels) in report.varied() {
         let _ = writeln!(
             out,
             "\n## By {name}\n\n| contender | figure | {} |\n|---|---|{}",
@@ -250,7 +253,7 @@ pub fn markdown(report: &MatrixReport) -> String {
 
 /// Effect of each factor on each contender: a table for each factor.
 fn of_factors(out: &mut String, report: &MatrixReport) {
-    for (name, levels) in report.factors.iter().filter(|(_, levels)| levels.len() > 1) {
+    for (name, levels) in report.varied().filter(|(_, levels)| levels.len() > 1) {
         let of_factor: Vec<&FactorEffect> = report.factor_effects.iter().filter(|one| one.factor == *name).collect();
         let mut rows: Vec<(&str, &str)> = Vec::new();
         for one in &of_factor {

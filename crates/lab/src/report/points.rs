@@ -16,7 +16,8 @@ use super::{
 };
 use crate::{
     figure::Figure,
-    scenario::{Point, Scenario},
+    regret::Regret,
+    scenario::{CELL, Point, Scenario},
     selftest::Check,
     stats::interval::RUNS_MIN,
     summary::Summary,
@@ -73,7 +74,11 @@ pub fn points(summary: &Summary, checks: &[Check], style: Style) -> String {
     let scenario = &summary.manifest.scenario;
     let mut out = wrap(&format!("{}: {}", scenario.name, scenario.title), 2);
     self_test(&mut out, checks, style);
-    let levels = levels(&summary.points);
+    let mut levels = levels(&summary.points);
+    if levels.iter().any(|(name, levels)| name == CELL && levels.len() > LISTED) {
+        levels.retain(|(name, _)| name != CELL);
+        out += &wrap(&format!("{} cells, each a path and a workload of its own.", summary.points.len()), 2);
+    }
     for (name, levels) in &levels {
         let count = levels.len();
         out += &wrap(&format!("Varies {name} ({count}\u{a0}values): {}", levels.join(", ")), 2);
@@ -103,6 +108,9 @@ pub fn points(summary: &Summary, checks: &[Check], style: Style) -> String {
             out.push('\n');
         }
         legend(&mut out, &boards, summary.seeds.len(), "point");
+    }
+    if let Some(regret) = Regret::of(summary) {
+        super::regret::brief(&mut out, &regret, &summary.manifest);
     }
     out += &wrap(&sentence, 0);
     trouble(&mut out, summary, style);

@@ -58,6 +58,9 @@ pub enum Scale {
     Log,
 }
 
+/// Name of the factor whose levels are the cells of a scenario.
+pub const CELL: &str = "cell";
+
 /// A combination of levels: the value of each factor, as people write it.
 pub type Point = BTreeMap<String, String>;
 
@@ -141,12 +144,17 @@ fn text(value: &Value) -> String {
 }
 
 impl Scenario {
-    /// Every combination of the factors' levels; the last factor changes fastest. One point without values if there are no factors.
+    /// Every cell, or else the scenario itself, with every combination of the factors' levels, the last factor changing fastest.
+    /// One point without values when nothing is varied.
     ///
     /// # Errors
     /// When a factor has no values, or there are too many points.
     pub fn points(&self) -> Result<Vec<Point>, Fault> {
-        let mut points = vec![Point::new()];
+        let mut points: Vec<Point> =
+            self.cells.keys().map(|cell| Point::from([(CELL.to_owned(), cell.clone())])).collect();
+        if points.is_empty() {
+            points.push(Point::new());
+        }
         for (name, levels) in &self.factors {
             let field = format!("factors.{name}");
             let values = levels.values().map_err(|message| fault(&field, message))?;
@@ -177,26 +185,21 @@ impl Scenario {
     /// # Errors
     /// When a factor names no field, or the scenario makes no sense with these values.
     pub fn at(&self, point: &Point) -> Result<Self, ScenarioError> {
-        let mut scenario = Self { factors: BTreeMap::new(), ..self.clone() };
+        let mut scenario = Self { factors: BTreeMap::new(), cells: BTreeMap::new(), ..self.clone() };
         let mut overrides = Overrides::default();
-        let mut burst = None;
+        let (mut burst, mut jitter) = (None, None);
         let mut json = None;
-        for (name, chosen) in point {
-            // The value with its type: a number is no text.
-            let typed = self.factors.get(name).and_then(|levels| levels.values().ok());
-            let value = typed.and_then(|values| values.into_iter().find(|value| text(value) == *chosen));
-            let value = value.unwrap_or_else(|| Value::from(chosen.as_str()));
+        let settings = self.settings_at(point)?;
+        for (name, value) in &settings {
+            let chosen = text(value);
             let wrong = |error: &dyn core::fmt::Display| error_at(self, name, error.to_string(), None);
             match name.as_str() {
-                "path.rtt" => overrides.delay = Some(duration_text::parse(chosen).map_err(|e| wrong(&e))? / 2),
+                "path.rtt" => overrides.delay = Some(duration_text::parse(&chosen).map_err(|e| wrong(&e))? / 2),
                 "path.rate" => overrides.rate = Some(chosen.parse().map_err(|e| wrong(&e))?),
                 "path.loss" => overrides.loss = Some(chosen.parse().map_err(|e| wrong(&e))?),
                 "path.queue" => overrides.queue = Some(chosen.parse().map_err(|e| wrong(&e))?),
                 "path.loss-burst" => burst = Some(chosen.parse::<f64>().map_err(|e| wrong(&e))?),
-                "path.jitter" => {
-                    let jitter = duration_text::parse(chosen).map_err(|e| wrong(&e))?;
-                    each_link(&mut scenario, |link| link.jitter = jitter);
-                }
+                "path.jitter" => jitter = Some(duration_text::parse(&chosen).map_err(|e| wrong(&e))?),
                 field => {
                     let field = match field.strip_prefix("profile.") {
                         Some(field) => format!("contenders.settings.{field}"),
@@ -204,22 +207,43 @@ impl Scenario {
                         None => field.to_owned(),
                     };
                     let json = json.get_or_insert_with(|| serde_json::to_value(&scenario).unwrap_or_default());
-                    put(json, &field, value).map_err(|message| error_at(self, name, message, None))?;
+                    put(json, &field, value.clone()).map_err(|message| error_at(self, name, message, None))?;
                 }
             }
         }
         if let Some(json) = json {
             scenario = serde_json::from_value(json).map_err(|error| {
-                let names = point.keys().filter(|name| !SHORTHANDS.iter().any(|(short, _)| short == name));
+                let names = settings.iter().map(|(name, _)| name);
+                let names = names.filter(|name| !SHORTHANDS.iter().any(|(short, _)| short == name));
                 let names = names.cloned().collect::<Vec<_>>().join(", ");
                 let message = error.to_string();
                 let hint = read::suggestion_of(&message);
                 error_at(self, &names, message, hint)
             })?;
         }
+        if let Some(jitter) = jitter {
+            each_link(&mut scenario, |link| link.jitter = jitter);
+        }
         // A factor's shorthand for one direction leaves no second one behind.
         let scenario = overrides.replace(scenario)?;
         with_burst(scenario, burst, self)
+    }
+
+    /// The fields that a point sets, with their values: those of its cell first, so that a factor may replace them.
+    fn settings_at(&self, point: &Point) -> Result<Vec<(String, Value)>, ScenarioError> {
+        let mut settings = Vec::new();
+        if let Some(name) = point.get(CELL) {
+            let missing = || error_at(self, name, "there is no such cell".to_owned(), None);
+            let cell = self.cells.get(name).ok_or_else(missing)?;
+            settings.extend(cell.iter().map(|(name, value)| (name.clone(), value.clone())));
+        }
+        for (name, chosen) in point.iter().filter(|(name, _)| *name != CELL) {
+            // The value with its type: a number is no text.
+            let typed = self.factors.get(name).and_then(|levels| levels.values().ok());
+            let value = typed.and_then(|values| values.into_iter().find(|value| text(value) == *chosen));
+            settings.push((name.clone(), value.unwrap_or_else(|| Value::from(chosen.as_str()))));
+        }
+        Ok(settings)
     }
 }
 

@@ -24,12 +24,12 @@ macro_rules! presets {
 
 presets! {
     "Mobile and wireless": "mobile" "lte" "3g" "2g" "okru-mobile" "uber-india" "wifi";
-    "Wired": "production" "bufferbloat" "policer" "asymmetric" "datacenter" "scaling";
+    "Wired": "production" "production-paced" "bufferbloat" "policer" "asymmetric" "datacenter" "scaling";
     "Satellite and heavy loss": "satellite" "high-loss";
     "Applications": "page" "video" "feed";
     "Repair (forward error correction)": "fec-iid" "fec-burst3" "fec-burst6" "fec-group" "fec-tail" "fec-noharm" "full-stack";
     "Claims of others, and matrices": "claims-rtt" "claims-loss" "claims-narrow" "claims-fairness" "claims-ack" "claims-pacing"
-        "claims-packet-rate" "claims-fec" "claims-fec-bulk" "matrix-rtt-load";
+        "claims-packet-rate" "claims-fec" "claims-fec-bulk" "matrix-rtt-load" "auto-regret" "auto-regret-holdout";
 }
 
 #[cfg(test)]

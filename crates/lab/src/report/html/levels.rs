@@ -14,7 +14,7 @@ use crate::{
 
 /// Headline figures over each factor, with intervals.
 pub(super) fn over_levels(out: &mut String, report: &MatrixReport) {
-    let shown: Vec<_> = report.factors.iter().filter(|(_, levels)| levels.len() > 1).collect();
+    let shown: Vec<_> = report.varied().filter(|(_, levels)| levels.len() > 1).collect();
     if shown.is_empty() {
         return;
     }

@@ -84,7 +84,7 @@ fn by_level(out: &mut String, report: &MatrixReport) {
     for (index, figure) in super::levels::figures(report).into_iter().enumerate() {
         let open = if index == 0 { " open" } else { "" };
         let _ = write!(out, "<details{open}><summary>{}</summary>", escape(&label(figure.key())));
-        for (factor, levels) in report.factors.iter().filter(|(_, levels)| levels.len() > 1) {
+        for (factor, levels) in report.varied().filter(|(_, levels)| levels.len() > 1) {
             begin(out, short(factor), &report.contenders);
             for level in levels {
                 let _ = write!(out, "<tr><th>{}</th>", escape(level));
