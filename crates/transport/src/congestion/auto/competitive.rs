@@ -10,6 +10,10 @@ use super::{bytes, whole};
 
 /// Shortest time between two probes that an empty queue brings about.
 const SHORTEST_BREAK: Duration = Duration::from_secs(2);
+/// Round trips between two probes at least: a probe takes two to four.
+const PATIENCE_ROUNDS: f64 = 24.0;
+/// The longest time that these are waited for: who leaves is to be noticed.
+const LONGEST_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Owns CUBIC, and the search for an end of the competition.
 #[derive(Clone, Debug)]
@@ -33,6 +37,11 @@ impl Competitive {
         self.probe.map_or_else(|| self.cubic.window(), |probe| whole(probe.window()))
     }
 
+    /// Window of the competition itself in bytes.
+    pub(super) fn competing_window(&self) -> f64 {
+        bytes(self.cubic.window())
+    }
+
     pub(super) fn state(&self) -> &'static str {
         if self.probe.is_some() { "competitive_probe_rtt" } else { "competitive" }
     }
@@ -42,14 +51,16 @@ impl Competitive {
         let target = delay.usual_target();
         if let Some(probe) = &mut self.probe {
             let outcome = probe.on_round(now, round, target, delay.mtu())?;
-            delay.on_competition_probed(now, self.since, outcome.is_some());
+            delay.rivalry().on_probed(now, self.since, outcome.is_some());
             self.probe = None;
             self.lowest = (round.wait, now);
             return outcome;
         }
-        let is_due = now >= self.lowest.1 + delay.patience();
+        let rounds = Duration::from_secs_f64(PATIENCE_ROUNDS * round.rtt()).min(LONGEST_PATIENCE);
+        let patience = delay.rivalry().patience().max(rounds);
+        let is_due = now >= self.lowest.1 + patience;
         let is_empty = round.least_wait < target / 2.0 && now >= self.probed_at + SHORTEST_BREAK;
-        if round.limited && (is_due || is_empty) {
+        if round.limited && (is_due || is_empty) && now >= self.since + delay.rivalry().stay() {
             self.probed_at = now;
             self.probe = Some(ProbeRtt::new(now, bytes(self.cubic.window()), delay.minimum(), round));
         } else if round.wait < self.lowest.0 * 0.95 - 0.0005 {

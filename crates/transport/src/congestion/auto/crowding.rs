@@ -8,6 +8,10 @@ const LONG: f64 = 2.0;
 const LONG_WHEN_STARVED: f64 = 1.1;
 /// Share of the right window below which the flow is starved.
 const STARVED: f64 = 0.6;
+/// The largest weight of a delay that is far too long, over that of one which is just too long.
+const URGENCY: f64 = 3.0;
+/// Share of the largest window since the queue was empty, below which the flow has left the queue already.
+const LEFT: f64 = 0.5;
 /// Share of recent time with such a delay from which on the queue has to be probed.
 const CROWDED: f64 = 0.7;
 /// The same share after a probe.
@@ -32,19 +36,26 @@ impl Crowding {
     }
 
     /// Takes a round trip in: the window in it, the delay aimed at, and the delay aimed at with the usual window.
-    pub(super) fn on_round(&mut self, round: &Round, window: f64, target: f64, usual_target: f64) {
+    pub(super) fn on_round(&mut self, round: &Round, wait: f64, window: f64, target: f64, usual_target: f64) {
         let rtt = round.rtt();
         self.usual_window = window.max(self.usual_window + (window - self.usual_window) * (rtt / 10.0).min(0.1));
         self.peak = self.peak.max(window);
-        self.wait += (round.wait - self.wait) * rtt.min(0.3);
+        self.wait += (wait - self.wait) * rtt.min(0.3);
         let is_starved = window < STARVED * self.peak;
         let is_long = self.wait > LONG * usual_target || (is_starved && self.wait > LONG_WHEN_STARVED * target);
-        self.share += (f64::from(u8::from(is_long)) - self.share) * (rtt / 1.5).min(0.25);
+        // The longer the delay, the sooner it is clear.
+        let urgency = (self.wait / (LONG * usual_target)).clamp(1.0, URGENCY);
+        self.share += (f64::from(u8::from(is_long)) - self.share) * (urgency * rtt / 1.5).min(0.25);
     }
 
     /// Returns whether the queue has to be probed.
     pub(super) fn is_crowded(&self) -> bool {
         self.share > CROWDED
+    }
+
+    /// Returns whether the queue is that of others for certain: this flow has taken back what a probe would, and it stayed.
+    pub(super) fn is_certain(&self, window: f64, usual_target: f64) -> bool {
+        self.is_crowded() && window < LEFT * self.peak && self.wait > 2.0 * LONG * usual_target
     }
 
     /// The queue was probed; `right` is the window that the probe showed to be right, if it found the queue empty.

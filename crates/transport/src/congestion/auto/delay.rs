@@ -8,29 +8,30 @@ use units::{Bitrate, Duration, Instant};
 
 use super::super::{AckSample, initial_window, minimum_window};
 use super::crowding::Crowding;
+use super::noise::Noise;
 use super::probe_loss::{Cause, ProbeLoss};
 use super::probe_rtt::ProbeRtt;
 use super::random_loss::RandomLoss;
+use super::rivalry::Rivalry;
 use super::rounds::Round;
+use super::target::target;
 use super::{bytes, whole};
 
-/// Queueing delay in seconds that a flow of [`REFERENCE_RATE`] aims at.
-const REFERENCE_WAIT: f64 = 0.003;
-/// Datagrams per second of that flow: 20 Mbit/s in datagrams of 1,500 bytes.
-const REFERENCE_RATE: f64 = 1667.0;
-/// Bounds of the queueing delay aimed at, in seconds.
-const TARGETS: (f64, f64) = (0.001, 0.006);
-/// Queueing delay aimed at on slow links in datagrams of the flow, and its largest share of the RTT.
-const SLOW_LINK: (f64, f64) = (1.5, 0.1);
 /// Pacing rate as a share of window per round trip.
 const PACING: f64 = 1.1;
 /// Round trips after a decrease until its effect is seen.
 const SETTLING: u32 = 2;
 /// Round trips without queueing delay after which the window grows faster and faster.
-const RAMP_AFTER: u32 = 8;
+const RAMP_AFTER: u32 = 3;
 /// Growth added in each of them, and the largest growth in one round trip.
-const RAMP: (f64, f64) = (0.02, 0.25);
-/// Share of the window that fits with which the flow continues after an overflow.
+const RAMP: (f64, f64) = (0.05, 0.25);
+/// The largest growth in one round trip close to a window that overflowed.
+const CAREFUL_RAMP: f64 = 0.02;
+/// Window over the one of the last probe, up to which a short queue is believed.
+const VERIFIED: f64 = 2.0;
+/// Round trips after startup until the window shows in delays and losses.
+const DRAINING: u32 = 2;
+/// Share of the window that fits with which the flow goes on after an overflow.
 const AFTER_OVERFLOW: f64 = 0.95;
 /// Window over the one that overflowed from which on growth is free again.
 const FAR: f64 = 1.5;
@@ -48,10 +49,10 @@ const WORTH_REPEATING: f64 = 0.02;
 const REPEAT_BREAKS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
 /// Time without an empty queue after which the queue is probed: doubles from the first to the second.
 const PROBE_BREAKS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-/// The same in competitive mode.
-const PATIENCES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(16));
-/// Competition longer than this was no error: patience starts anew.
-const LONG_COMPETITION: Duration = Duration::from_secs(20);
+/// The second is no less than so many round trips: a probe takes two to four.
+const PROBE_BREAK_ROUNDS: f64 = 40.0;
+/// Delay in targets which a probe has left behind that is a queue of others for certain.
+const LONG_QUEUE: f64 = 3.0;
 /// Round trips in a row in which the window held data back, before a flow probes or goes below the initial window: short
 /// answers do not fill a queue.
 const STEADY: u32 = 6;
@@ -79,6 +80,11 @@ pub(super) struct DelayMode {
     gain: f64,
     /// RTT of the last round trip in seconds; 0 before the first.
     rtt: f64,
+    /// Window in bytes to which a short queue lets it grow fast, and whether it is beyond it: then the queue has to be probed.
+    verified: f64,
+    is_unverified: bool,
+    /// Round trips left in which delays and losses are those of an earlier window.
+    draining: u32,
     /// Round trips left until the effect of the last decrease is seen.
     settling: u32,
     /// Round trips without queueing delay.
@@ -98,7 +104,8 @@ pub(super) struct DelayMode {
     /// Time at which the queue was last seen empty, or probed.
     empty_at: Instant,
     probe_break: Duration,
-    patience: Duration,
+    rivalry: Rivalry,
+    noise: Noise,
     probe_loss: Option<ProbeLoss>,
     experiment_after: Instant,
     /// Time at which random loss is verified again.
@@ -117,6 +124,9 @@ impl DelayMode {
             window: 0.0,
             gain: 0.0,
             rtt: 0.0,
+            verified: 0.0,
+            is_unverified: false,
+            draining: 0,
             settling: 0,
             quiet: 0,
             limited: 0,
@@ -129,7 +139,8 @@ impl DelayMode {
             is_crowded: false,
             empty_at: now,
             probe_break: PROBE_BREAKS.0,
-            patience: PATIENCES.0,
+            rivalry: Rivalry::new(now),
+            noise: Noise::default(),
             probe_loss: None,
             experiment_after: now,
             repeat_at: now,
@@ -141,7 +152,10 @@ impl DelayMode {
     /// Begins with this window.
     pub(super) fn enter(&mut self, now: Instant, window: f64) {
         self.window = window.max(self.minimum);
+        self.verified = VERIFIED * self.window;
+        self.is_unverified = false;
         self.gain = 0.0;
+        self.draining = DRAINING;
         self.settling = SETTLING;
         self.quiet = 0;
         self.probe_rtt = None;
@@ -149,16 +163,11 @@ impl DelayMode {
         self.empty_at = now;
     }
 
-    /// Returns from competitive mode to a window that fills the path.
-    pub(super) fn leave_competitive(&mut self, window: f64) {
+    /// Returns from competitive mode, where the window was `competed`, to one that fills the path.
+    pub(super) fn leave_competitive(&mut self, now: Instant, window: f64, competed: f64) {
+        self.rivalry.leave(now, competed);
         self.crowding.restart(window);
         self.ceiling = f64::INFINITY;
-    }
-
-    /// A probe in competitive mode, which began at `since`, has ended.
-    pub(super) fn on_competition_probed(&mut self, now: Instant, since: Instant, is_empty: bool) {
-        let was_right = is_empty && now >= since + LONG_COMPETITION;
-        self.patience = if was_right { PATIENCES.0 } else { (self.patience * 2).min(PATIENCES.1) };
     }
 
     pub(super) fn on_mtu(&mut self, mtu: u16) {
@@ -176,9 +185,9 @@ impl DelayMode {
         self.minimum
     }
 
-    /// Time without a lower delay after which competitive mode probes the queue.
-    pub(super) fn patience(&self) -> Duration {
-        self.patience
+    /// What past competitions have shown.
+    pub(super) fn rivalry(&mut self) -> &mut Rivalry {
+        &mut self.rivalry
     }
 
     /// The window in bytes.
@@ -198,14 +207,9 @@ impl DelayMode {
         }
     }
 
-    /// Queueing delay in seconds that a flow with this window and RTT aims at.
-    ///
-    /// On a slow link one datagram takes longer than the usual target: there the flow aims at the time of one and a half, as
-    /// long as that is little beside the RTT.
+    /// Queueing delay in seconds that a flow with this window in bytes and RTT in seconds aims at.
     pub(super) fn target(&self, window: f64, rtt: f64) -> f64 {
-        let rate = window / self.mtu / rtt.max(1e-4);
-        let usual = (REFERENCE_WAIT * (REFERENCE_RATE / rate).sqrt().sqrt()).clamp(TARGETS.0, TARGETS.1);
-        usual.max((SLOW_LINK.0 / rate).min(rtt * SLOW_LINK.1))
+        target(window / self.mtu, rtt)
     }
 
     /// Queueing delay in seconds aimed at with the window of the last seconds.
@@ -231,9 +235,10 @@ impl DelayMode {
         self.gain = 0.0;
         let target = self.target(self.window(), self.rtt);
         let usual_target = self.usual_target();
+        let wait = self.noise.take_off(round.queueing(target), target);
         if let Some(probe) = &mut self.probe_rtt {
             let outcome = probe.on_round(now, round, usual_target, self.mtu);
-            return outcome.map_or(Reaction::None, |outcome| self.end_probe_rtt(now, outcome));
+            return outcome.map_or(Reaction::None, |outcome| self.end_probe_rtt(now, round, outcome));
         }
         if !round.limited {
             // The delay is of others' making, and a smaller window would not change it.
@@ -243,12 +248,23 @@ impl DelayMode {
             return self.go_on_with_probe_loss(now, random_loss);
         }
         self.limited += 1;
-        self.crowding.on_round(round, self.window, target, usual_target);
+        if self.draining > 0 {
+            // What waits and what is lost was sent before the window was what it is.
+            self.draining -= 1;
+            random_loss.on_reduced();
+            self.strikes = 0;
+            return Reaction::None;
+        }
+        self.crowding.on_round(round, wait, self.window, target, usual_target);
         if round.least_wait < target / 4.0 {
             self.empty_at = now;
         }
         let is_crowded = self.crowding.is_crowded();
-        if self.limited > STEADY && (is_crowded || now >= self.empty_at + self.probe_break) {
+        if is_crowded && let Some(reaction) = self.compete_without_probe(now, round, usual_target) {
+            return reaction;
+        }
+        let is_due = std::mem::take(&mut self.is_unverified) || now >= self.empty_at + self.probe_break();
+        if self.limited > STEADY && (is_crowded || is_due) {
             self.begin_probe_rtt(now, round, is_crowded);
             return Reaction::None;
         }
@@ -257,9 +273,29 @@ impl DelayMode {
         }
         let reaction = self.react_to_loss(now, round, excess, target, random_loss);
         if self.probe_loss.is_none() {
-            self.follow_target(now, round, target);
+            self.follow_target(now, round, wait, target);
         }
         reaction
+    }
+
+    /// Time without an empty queue after which the queue is probed.
+    fn probe_break(&self) -> Duration {
+        let rounds = Duration::from_secs_f64(PROBE_BREAK_ROUNDS * self.rtt);
+        if self.probe_break == PROBE_BREAKS.1 { self.probe_break.max(rounds) } else { self.probe_break }
+    }
+
+    /// Competes for a queue that is others' without a doubt: the same as a while ago, or one that this flow has left already.
+    fn compete_without_probe(&mut self, now: Instant, round: &Round, usual_target: f64) -> Option<Reaction> {
+        let window = match self.rivalry.relapse(now, &self.crowding, round) {
+            Some(window) => window,
+            None if self.limited > STEADY && self.crowding.is_certain(self.window, usual_target) => {
+                self.rivalry.begin(&self.crowding, round)
+            }
+            None => return None,
+        };
+        self.crowding.on_probed(None);
+        self.empty_at = now;
+        Some(Reaction::Compete(window))
     }
 
     fn begin_probe_rtt(&mut self, now: Instant, round: &Round, is_crowded: bool) {
@@ -270,17 +306,21 @@ impl DelayMode {
         self.is_crowded = is_crowded;
     }
 
-    fn end_probe_rtt(&mut self, now: Instant, outcome: Option<f64>) -> Reaction {
-        let usual_window = self.crowding.usual_window();
+    fn end_probe_rtt(&mut self, now: Instant, round: &Round, outcome: Option<f64>) -> Reaction {
         self.probe_rtt = None;
         self.crowding.on_probed(outcome);
         self.empty_at = now;
         self.probe_break = (self.probe_break * 2).min(PROBE_BREAKS.1);
         (self.settling, self.quiet) = (0, 0);
         match outcome {
-            Some(filling) => self.window = filling,
+            Some(filling) => {
+                self.window = filling;
+                self.verified = VERIFIED * filling;
+            }
             // The queue stayed: others fill it.
-            None if self.is_crowded => return Reaction::Compete(usual_window),
+            None if self.is_crowded || round.floor > LONG_QUEUE * self.usual_target() => {
+                return Reaction::Compete(self.rivalry.begin(&self.crowding, round));
+            }
             None => {}
         }
         Reaction::None
@@ -346,7 +386,7 @@ impl DelayMode {
         let is_excess = self.strikes >= 2;
         self.strikes = 0;
         self.quiet = 0;
-        if round.wait < 2.0 * target && now >= self.experiment_after {
+        if round.queueing(target) < 2.0 * target && now >= self.experiment_after {
             let probe = ProbeLoss::new(self.window, excess + random_loss.share());
             self.window = probe.window().max(self.minimum);
             self.probe_loss = Some(probe);
@@ -368,9 +408,9 @@ impl DelayMode {
         Reaction::Reduced
     }
 
-    fn follow_target(&mut self, now: Instant, round: &Round, target: f64) {
-        let wanted = self.window * (round.propagation + target) / round.rtt();
-        self.quiet = if round.wait > target / 4.0 { 0 } else { self.quiet + 1 };
+    fn follow_target(&mut self, now: Instant, round: &Round, wait: f64, target: f64) {
+        let wanted = self.window * (round.propagation + target) / (round.propagation + wait);
+        self.quiet = if wait > target / 4.0 { 0 } else { self.quiet + 1 };
         if wanted < self.window {
             let floor = if self.limited > STEADY { self.minimum } else { self.initial };
             let floor = floor.max(self.crowding.usual_window() / 4.0);
@@ -384,8 +424,10 @@ impl DelayMode {
                 self.quiet = 0;
                 return;
             }
-            let steps = if is_careful { 0 } else { self.quiet.saturating_sub(RAMP_AFTER) };
-            let ramp = (f64::from(steps) * RAMP.0).min(RAMP.1);
+            let steps = self.quiet.saturating_sub(RAMP_AFTER);
+            // A flow that came to a filled queue takes it for the path, and would push all others aside.
+            self.is_unverified = steps > 0 && self.window > self.verified;
+            let ramp = (f64::from(steps) * RAMP.0).min(if is_careful { CAREFUL_RAMP } else { RAMP.1 });
             self.gain = ((wanted / self.window - 1.0) / 2.0).clamp(ramp, RAMP.1);
         }
     }

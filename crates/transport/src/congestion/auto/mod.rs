@@ -21,11 +21,14 @@ use units::{Bitrate, Instant};
 mod competitive;
 mod crowding;
 mod delay;
+mod noise;
 mod probe_loss;
 mod probe_rtt;
 mod random_loss;
+mod rivalry;
 mod rounds;
 mod startup;
+mod target;
 
 use self::competitive::Competitive;
 use self::delay::{DelayMode, Reaction};
@@ -109,7 +112,7 @@ impl Auto {
             },
             Mode::Competitive(competitive) => {
                 if let Some(window) = competitive.on_round(now, round, &mut self.delay) {
-                    self.delay.leave_competitive(window);
+                    self.delay.leave_competitive(now, window, competitive.competing_window());
                     self.enter_delay(now, window);
                 }
             }

@@ -13,6 +13,10 @@ const SHARE: f64 = 0.5;
 const AFTER: f64 = 0.95;
 /// Duration of the probe in round trips; the first one still shows what was sent before.
 const ROUNDS: f64 = 4.0;
+/// Round trips after which a clear outcome ends the probe.
+const SOONEST: u32 = 2;
+/// Share of the delay before the probe from which on the queue counts as unchanged.
+const STAYS: f64 = 0.8;
 /// Datagrams below which a window is too small for means: then the smallest delay of a round trip counts.
 const FEW: f64 = 8.0;
 
@@ -24,6 +28,9 @@ pub(super) struct ProbeRtt {
     filling: f64,
     until: Instant,
     is_empty: bool,
+    /// Round trips so far, and the queueing delay before the first in seconds.
+    rounds: u32,
+    before: f64,
 }
 
 impl ProbeRtt {
@@ -35,6 +42,8 @@ impl ProbeRtt {
             filling: (filling * AFTER).max(minimum),
             until: now + Duration::from_secs_f64(ROUNDS * round.rtt()),
             is_empty: false,
+            rounds: 0,
+            before: round.floor,
         }
     }
 
@@ -45,8 +54,13 @@ impl ProbeRtt {
     /// Takes a round trip in, with the delay aimed at. Returns the outcome when the probe has ended: the window that fills
     /// the path if the queue was seen empty.
     pub(super) fn on_round(&mut self, now: Instant, round: &Round, target: f64, mtu: f64) -> Option<Option<f64>> {
-        let wait = if self.window < FEW * mtu { round.least_wait } else { round.wait };
+        let wait = if self.window < FEW * mtu { round.least_wait } else { round.queueing(target) };
         self.is_empty |= wait < target / 2.0;
-        (now >= self.until).then(|| self.is_empty.then_some(self.filling))
+        self.rounds += 1;
+        // The first round trip shows what was sent before. A queue that is empty after the second needs no more, and neither does
+        // one that is as long as it was: it is not of this flow's making.
+        let is_others = round.floor > STAYS * self.before;
+        let is_clear = self.rounds >= SOONEST && (self.is_empty || is_others);
+        (is_clear || now >= self.until).then(|| self.is_empty.then_some(self.filling))
     }
 }

@@ -9,7 +9,12 @@ const PROPAGATION_SPAN: Duration = Duration::from_secs(15);
 /// RTT samples of which the smallest counts: a lost or late acknowledgement makes a sample longer, never shorter.
 const GROUP: u32 = 4;
 
-/// A packet-timed round trip that has ended.
+/// Differences of delays in targets, from which on they are jitter in part, and for the most part.
+const JITTER: (f64, f64) = (1.0, 2.0);
+/// Share of the target that jitter counts as at most.
+const JITTER_COUNTS: f64 = 0.2;
+
+/// A packet-timed round trip that is over.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Round {
     /// Packets that were acknowledged.
@@ -22,6 +27,8 @@ pub(super) struct Round {
     pub(super) wait: f64,
     /// The smallest queueing delay of any packet, in seconds.
     pub(super) least_wait: f64,
+    /// The smallest in the last three round trips.
+    pub(super) floor: f64,
     /// The best delivery rate in bytes per second; 0 without one.
     pub(super) rate: f64,
     /// The congestion window held data back.
@@ -29,6 +36,16 @@ pub(super) struct Round {
 }
 
 impl Round {
+    /// Queueing delay in seconds as far as a queue explains it.
+    ///
+    /// A queue delays all packets, jitter some of them. Where delays within three round trips differ by much more than the target,
+    /// most of the difference is jitter: sending less would not make it smaller.
+    pub(super) fn queueing(&self, target: f64) -> f64 {
+        let spread = self.wait - self.floor;
+        let jitter = ((spread / target - JITTER.0) / (JITTER.1 - JITTER.0)).clamp(0.0, 1.0);
+        self.floor + spread.min(target * (1.0 - jitter * (1.0 - JITTER_COUNTS))).min(spread)
+    }
+
     /// The mean round-trip time in seconds.
     pub(super) fn rtt(&self) -> f64 {
         self.propagation + self.wait
@@ -47,8 +64,9 @@ pub(super) struct Rounds {
     ends_at: u64,
     acked: u64,
     lost: u64,
-    /// The smallest RTT in nanoseconds.
+    /// The smallest RTT in nanoseconds, and those of the last two round trips.
     least: u64,
+    before: [u64; 2],
     /// The best delivery rate in bits per second.
     rate: u64,
     limited: bool,
@@ -70,6 +88,7 @@ impl Rounds {
             acked: 0,
             lost: 0,
             least: u64::MAX,
+            before: [u64::MAX; 2],
             rate: 0,
             limited: false,
             group: (u64::MAX, 0),
@@ -161,9 +180,11 @@ impl Rounds {
             propagation: seconds(propagation),
             wait: seconds(self.mean.saturating_sub(propagation)),
             least_wait: seconds(self.least.saturating_sub(propagation)),
+            floor: seconds(self.least.min(self.before[0]).min(self.before[1]).saturating_sub(propagation)),
             rate: self.rate as f64 / 8.0,
             limited: self.limited,
         };
+        self.before = [self.least, self.before[0]];
         // Samples of a group that is not full count in the next round trip.
         let group = self.group;
         self.discard();

@@ -7,6 +7,8 @@ use super::rounds::Round;
 const FLAT_ROUNDS: u32 = 3;
 /// Growth of the delivery rate below which a round trip counts as flat.
 const GROWTH: f64 = 1.25;
+/// Growth of the delivery rate from which on no queue is growing.
+const DOUBLING: f64 = 1.75;
 /// Losses in a round trip, in number and as a share, that end startup: a buffer or a policer overflows.
 const LOSSES: (u64, f64) = (6, 0.2);
 
@@ -43,6 +45,8 @@ impl Startup {
     #[expect(clippy::cast_precision_loss, reason = "packets of one round trip")]
     pub(super) fn on_round(&mut self, round: &Round, target: f64) -> Option<f64> {
         let share = round.lost as f64 / (round.acked + round.lost).max(1) as f64;
+        // A window that doubles while the path has room doubles the rate: then a longer delay is jitter.
+        let is_doubling = round.rate > self.best * DOUBLING;
         if round.rate > self.best * GROWTH {
             self.best = round.rate;
             self.flat = 0;
@@ -52,7 +56,7 @@ impl Startup {
         // The delay of an application-limited flow is of others' making.
         let is_queueing = round.limited && round.least_wait > target.max(round.propagation / 10.0);
         let is_overflowing = round.lost >= LOSSES.0 && share > LOSSES.1;
-        if !is_queueing && !is_overflowing && self.flat < FLAT_ROUNDS {
+        if (!is_queueing || is_doubling) && !is_overflowing && self.flat < FLAT_ROUNDS {
             return None;
         }
         Some((self.best.max(round.rate) * round.propagation).min(self.window))

@@ -1,0 +1,76 @@
+//! Memory of competition: when it is looked for an end, how long it lasts at least, and whether it goes on.
+
+use units::{Duration, Instant};
+
+use super::crowding::Crowding;
+use super::rounds::Round;
+
+/// Time without a lower delay after which competitive mode probes the queue: doubles from the first to the second.
+const PATIENCES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(16));
+/// Competition longer than this was no error: patience starts anew.
+const LONG: Duration = Duration::from_secs(20);
+/// Time after a competition in which a filled queue continues it.
+const RELAPSE: Duration = Duration::from_secs(10);
+/// Bounds of the time for which competition lasts at least, once it was left too soon.
+const STAYS: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(32));
+/// Share of its rate with which a flow begins to compete.
+const RATE_LEFT: f64 = 0.5;
+
+/// Owns what past competitions have shown.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rivalry {
+    patience: Duration,
+    /// Window of the last competition in bytes, and until when a filled queue continues it.
+    window: f64,
+    relapse_until: Instant,
+    /// Time for which competition lasts at least: doubles with each relapse.
+    stay: Duration,
+}
+
+impl Rivalry {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { patience: PATIENCES.0, window: 0.0, relapse_until: now, stay: Duration::ZERO }
+    }
+
+    /// Time without a lower delay after which competitive mode probes the queue.
+    pub(super) fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// Time for which the competition lasts at least.
+    pub(super) fn stay(&self) -> Duration {
+        self.stay
+    }
+
+    /// A probe in competitive mode, which began at `since`, is over.
+    pub(super) fn on_probed(&mut self, now: Instant, since: Instant, is_empty: bool) {
+        let was_right = is_empty && now >= since + LONG;
+        self.patience = if was_right { PATIENCES.0 } else { (self.patience * 2).min(PATIENCES.1) };
+    }
+
+    /// Competition with this window is over.
+    pub(super) fn leave(&mut self, now: Instant, window: f64) {
+        self.window = window;
+        self.relapse_until = now + RELAPSE;
+    }
+
+    /// Returns the window with which a new competition begins.
+    pub(super) fn begin(&mut self, crowding: &Crowding, round: &Round) -> f64 {
+        self.stay = Duration::ZERO;
+        usual_window(crowding, round)
+    }
+
+    /// Others fill the queue again. Returns the window with which the last competition goes on, unless it is long past.
+    pub(super) fn relapse(&mut self, now: Instant, crowding: &Crowding, round: &Round) -> Option<f64> {
+        if now >= self.relapse_until {
+            return None;
+        }
+        self.stay = (self.stay * 2).clamp(STAYS.0, STAYS.1);
+        Some(self.window.max(usual_window(crowding, round)))
+    }
+}
+
+/// Window in bytes of the last seconds, or that which keeps half of the rate.
+fn usual_window(crowding: &Crowding, round: &Round) -> f64 {
+    crowding.usual_window() * (RATE_LEFT * round.rtt() / round.propagation).max(1.0)
+}
