@@ -2,10 +2,12 @@
 
 use anyhow::{Result, anyhow};
 use lab::{
-    reference::bbr::{BUFFERS, CELLS, CLIFFS, Effort, cliff, fairness, loss, queue},
+    reference::bbr::{BUFFERS, CELLS, CLIFFS, Effort, cliff, fairness, loss, many, queue},
     reference::shares,
     suite,
 };
+
+use units::{Bitrate, Duration};
 
 use super::{
     Context,
@@ -27,6 +29,19 @@ pub(crate) fn cases(_: &Context) -> Result<Vec<Row>> {
             .detail(result.case.note.unwrap_or_default())
     };
     Ok(results.iter().map(row).collect())
+}
+
+/// What the models of many flows add up to, and the queue that follows.
+pub(crate) fn crowds(context: &Context) -> Result<Vec<Row>> {
+    let effort = if context.long { Effort { seeds: 12, seconds: 30 } } else { Effort { seeds: 6, seconds: 10 } };
+    let mut rows = Vec::new();
+    for (mbps, rtt) in [(20, 50), (100, 20)] {
+        for count in [1, 4, 20, 50] {
+            let found = many(count, Bitrate::from_mbps(mbps), Duration::from_millis(rtt), effort);
+            rows.extend(found.map_err(|error| anyhow!("{error}"))?.into_iter().map(Row::from));
+        }
+    }
+    Ok(rows)
 }
 
 /// Cases that pass with the other controllers, ours and those of other stacks: no target, the cases are the draft's.

@@ -13,6 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("bbr-loss", "BBRv1 and BBRv3 below and beyond the loss that they bear", bbr::losses),
         case("bbr-cliff", "where BBRv1 and BBRv3 break", bbr::cliffs),
         case("bbr-queue", "how long packets wait, whatever the buffer", bbr::queues),
+        case("bbr-many", "what the models of 1 to 50 BBRv3 flows add up to, and the queue that follows", bbr::crowds),
         case("bbr-fairness", "two BBRv3 flows that start at different times", bbr::shares),
         case("shares", "who gets how much: BBRv3, BBRv1 and NewReno beside CUBIC, flows of a kind", bbr::neighbours),
         case("ack-frequency", "acknowledgements on request: saved, and what they cost", ack_frequency::measure),

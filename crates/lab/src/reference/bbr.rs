@@ -4,13 +4,16 @@
 //! %. BBRv3 treats a loss of more than 2 % of a flight as too much in flight, and its goodput collapses beyond that. Neither lets the queue
 //! grow with the buffer.
 
-use transport::{Profile, congestion::Algorithm};
+use transport::{
+    Profile,
+    congestion::{Algorithm, PathModel},
+};
 use units::{Bitrate, Duration};
 
 use super::{
-    Failed, Finding, centre, figure,
+    Failed, Finding, TOLD, centre, figure, finding,
     flows::{self, Flow, Plan},
-    on_all_cores, runs, scenario,
+    on_all_cores, runs, scaled, scenario,
 };
 use crate::{figure::Figure, scenario::Scenario, stats::fairness::jain};
 
@@ -254,4 +257,56 @@ pub fn fairness(effort: Effort) -> Result<Finding, Failed> {
             effort.seeds, effort.seconds
         ),
     })
+}
+
+/// Flows of BBRv3 on one path with a queue of one bandwidth-delay product: what their models of the path add up to.
+///
+/// Each flow keeps the largest delivery rate of two cycles, in which it once sends a quarter more. Flows that probe at different times
+/// all keep the rate of their own best moment: together more than the link has.
+///
+/// # Errors
+/// When a run cannot be used.
+pub fn many(count: usize, rate: Bitrate, rtt: Duration, effort: Effort) -> Result<Vec<Finding>, Failed> {
+    let plan = Plan {
+        warmup: Duration::from_secs(15),
+        duration: Duration::from_secs(effort.seconds.into()),
+        ..Plan::new(rate, rtt, 1.0, 0.0)
+    };
+    let outcomes = on_all_cores(effort.seeds.into(), |seed| {
+        let profile = Profile { congestion: Algorithm::Bbr3, ..Profile::default() };
+        let flow = |index: u32| Flow {
+            start: Duration::from_millis(u64::from(index) * 37 % 500),
+            ..Flow::new(profile.clone())
+        };
+        let flows: Vec<Flow> = (0..u32::try_from(count).unwrap_or(u32::MAX)).map(flow).collect();
+        flows::run(&plan, &flows, seed + 1)
+    })?;
+    let sums = |read: &dyn Fn(&PathModel) -> f64| {
+        let sum = |run: &flows::Outcome| run.flows.iter().filter_map(|flow| flow.model.as_ref()).map(read).sum::<f64>();
+        centre(&outcomes.iter().map(sum).collect::<Vec<_>>())
+    };
+    #[expect(clippy::cast_precision_loss, reason = "rates, and bytes of a few windows")]
+    let (link, product, flows) = (
+        rate.as_bps() as f64,
+        rate.in_time(rtt).as_bytes() as f64,
+        outcomes.first().map_or(1, |run| run.flows.len()) as f64,
+    );
+    let share = |(value, interval), of: f64| scaled((value, interval), 1.0 / of, 0.0);
+    #[expect(clippy::cast_precision_loss, reason = "rates below 2^53 bit/s")]
+    let rates = share(sums(&|model| model.max_bandwidth.as_bps() as f64)?, link);
+    let times = share(sums(&|model| model.min_rtt.map_or(0.0, |rtt| rtt.as_secs_f64()))?, flows * rtt.as_secs_f64());
+    #[expect(clippy::cast_precision_loss, reason = "bytes of a few windows")]
+    let extra = share(sums(&|model| model.extra_acked as f64)?, product);
+    let median = centre(&outcomes.iter().map(|run| run.queueing_quantiles[0].as_secs_f64() * 1e3).collect::<Vec<_>>())?;
+    let path = format!("{count} x bbr3; {rate}, {} ms, 1 BDP", rtt.as_millis());
+    let told = |what: &str, value, unit| {
+        let detail = format!("{} seeds x {} s after 15 s", effort.seeds, effort.seconds);
+        finding(format!("{what}; {path}"), value, TOLD, unit, detail)
+    };
+    Ok(vec![
+        told("sum of the bandwidths kept / rate of the link", rates, ""),
+        told("mean of the smallest RTTs kept / propagation delay", times, ""),
+        told("sum of the bytes allowed for aggregation / BDP", extra, ""),
+        told("queueing delay p50", median, "ms"),
+    ])
 }

@@ -10,6 +10,7 @@ use netem::{LinkConfig, LinkCounters, Queue};
 use sim::{Access, Datagram, Dumbbell, Ecn, Host, Node, Outbox, client_address, server_address};
 use transport::{
     ClientConfig, Connection, Endpoint, EndpointConfig, Event, Handle, Profile, RetryPolicy, ServerConfig, Stats,
+    congestion::PathModel,
     observe::ObserverFactory,
     streams::{Order, StreamEvent},
 };
@@ -121,6 +122,8 @@ pub struct FlowCounters {
     pub sender: [Stats; 2],
     /// The receiver's.
     pub receiver: [Stats; 2],
+    /// The sender's model of the path at the end, where its controller has one.
+    pub model: Option<PathModel>,
 }
 
 impl FlowCounters {
@@ -189,6 +192,7 @@ pub fn run(plan: &Plan, flows: &[Flow], seed: u64) -> Result<Outcome, Failed> {
     if let Some(reason) = sim.nodes().find_map(|end| end.ended.as_ref()) {
         return Err(failed(reason));
     }
+    let models: Vec<Option<PathModel>> = sim.nodes().map(End::model).collect();
     let queueing = sim.network_mut().link_mut(Dumbbell::DOWN).take_queueing();
     let told = |index: usize| {
         let (client, server) = (index, flows.len() + index);
@@ -198,6 +202,7 @@ pub fn run(plan: &Plan, flows: &[Flow], seed: u64) -> Result<Outcome, Failed> {
             goodput,
             sender: [before[server].1, after[server].1],
             receiver: [before[client].1, after[client].1],
+            model: models[server],
         }
     };
     Ok(Outcome {
@@ -276,6 +281,10 @@ impl End {
     fn read_out(&self) -> (u64, Stats) {
         let connection = self.handle.and_then(|handle| self.endpoint.connection(handle));
         (self.read, connection.map_or(self.last, Connection::stats))
+    }
+
+    fn model(&self) -> Option<PathModel> {
+        self.handle.and_then(|handle| self.endpoint.connection(handle))?.path_model()
     }
 
     fn on_event(&mut self, event: Event) {
