@@ -7,17 +7,23 @@
 use lab::{
     figure::Figure,
     record::RunOutcome,
-    reference::shares::{Effort, pairs},
+    reference::{
+        flows::{Plan, run},
+        shares::{Effort, pairs},
+    },
     run::run_one,
     scenario::parse,
+    stats::fairness::jain,
     tiderace::contender,
 };
 use netem::{Loss, LossTrace};
 use tiderace_reference::{
-    day,
+    day, fluid,
     share::{Bottleneck, of_newreno_beside_cubic},
     window::{Cubic, NewReno, per_round},
 };
+use transport::{Profile, congestion::Algorithm};
+use units::{Bitrate, Duration};
 
 /// Controller, every how manieth packet is lost, round-trip time in milliseconds.
 const CELLS: [(&str, u64, u64); 11] = [
@@ -90,6 +96,51 @@ fn three_cells_of_the_day() {
 fn every_cell_is_within_its_tolerance() {
     let worst = CELLS.map(|cell| compare(cell).abs()).into_iter().fold(0.0, f64::max);
     assert!(worst < TOLERANCE, "{:.1} %", worst * 100.0);
+}
+
+/// Flows, Mbit/s, propagation delays in milliseconds (the access of each is added to the first).
+const EQUILIBRIA: [(u32, &[u64]); 4] =
+    [(20, &[50]), (40, &[50, 50]), (40, &[40, 40, 40, 40]), (40, &[25, 50, 75, 100])];
+
+/// Median delay in the queue in milliseconds and Jain's index, of flows of `auto` in the simulator and as a fluid.
+fn equilibrium((mbps, delays): (u32, &[u64])) -> [(f64, f64); 2] {
+    let least = *delays.iter().min().unwrap();
+    let plan = Plan {
+        warmup: Duration::from_secs(30),
+        duration: Duration::from_secs(30),
+        ..Plan::new(Bitrate::from_mbps(mbps.into()), Duration::from_millis(least), 4.0, 0.0)
+    };
+    let flows: Vec<_> = (0..)
+        .zip(delays)
+        .map(|(index, delay)| lab::reference::flows::Flow {
+            // The access delay counts in both directions.
+            access: Duration::from_micros((delay - least) * 500),
+            start: Duration::from_millis(index * 137),
+            ..lab::reference::flows::Flow::new(Profile { congestion: Algorithm::Auto, ..Profile::default() })
+        })
+        .collect();
+    let outcome = run(&plan, &flows, 1).unwrap();
+    let goodputs: Vec<f64> = outcome.flows.iter().map(|flow| flow.goodput).collect();
+    let simulated = (outcome.queueing_quantiles[0].as_secs_f64() * 1e3, jain(&goodputs).unwrap());
+
+    let mut fluid: Vec<fluid::Flow> = delays
+        .iter()
+        .map(|&delay| fluid::Flow { window: 14_720.0, propagation: f64::from(u32::try_from(delay).unwrap()) / 1e3 })
+        .collect();
+    let capacity = f64::from(mbps) * 1e6 / 8.0;
+    let wait = fluid::settle(capacity, &mut fluid, 60.0);
+    [simulated, (wait * 1e3, jain(&fluid::rates(&fluid, wait)).unwrap())]
+}
+
+/// Flows of `auto` rest where the fluid does: with equal rates, and a delay that a packet more or less does not change.
+#[test]
+fn auto_rests_where_the_fluid_does() {
+    for cell in EQUILIBRIA {
+        let [(wait, index), (expected, even)] = equilibrium(cell);
+        println!("{cell:?}: {wait:.2} ms and {index:.3} in the simulator, {expected:.2} ms and {even:.3} as a fluid");
+        assert!(even > 0.99 && index > 0.95, "{cell:?}: {index} {even}");
+        assert!(wait > 0.5 * expected && wait < 1.5 * expected, "{cell:?}: {wait} {expected}");
+    }
 }
 
 /// Queues in bandwidth-delay products for shares. A queue of half a product is left out: there the share is a matter of how many packets
