@@ -39,7 +39,7 @@ pub trait Contender: Send + Sync {
         1
     }
 
-    /// The kinds of contenders that share the path, each as it would be alone on it; nothing when all are of one kind, or nobody asks.
+    /// The kinds of contenders that share the path, each as it would be alone on it; empty when all are of one kind, or when it is not needed.
     fn alone(&self) -> Vec<Box<dyn Contender + '_>> {
         Vec::new()
     }

@@ -1,7 +1,7 @@
-//! Regret: what a contender loses, cell by cell, against the best of the fixed settings in that cell.
+//! Regret: the loss of a contender in each cell against the best fixed setting of that cell.
 //!
-//! Nobody knows the best setting beforehand. A setting that needs no choice is therefore judged by the largest and the mean loss
-//! against a choice made with hindsight, and beside each fixed setting, which has such losses as well.
+//! The best setting is not known in advance. A setting that needs no choice is therefore judged by the largest and the mean loss
+//! against the best choice in hindsight. The fixed settings have such losses as well, and are shown for comparison.
 //!
 //! | figure | own value over | counted where |
 //! |---|---|---|
@@ -9,7 +9,7 @@
 //! | [`Loss::Queueing`] | the shortest queueing delay of those with at least 95 % of that goodput | the same |
 //! | [`Loss::Time`] | the shortest time of requests, short flows or pages | these |
 //!
-//! Beside a rival the goodput is twice that of the kind that got less: neither to starve nor to be starved is a gain.
+//! With a rival, the goodput is twice that of the side that got less: neither starving nor being starved is a gain.
 
 use serde::Serialize;
 
@@ -27,7 +27,7 @@ const SHORT_QUEUE: f64 = 0.002;
 /// Bounds of a ratio: one cell does not decide a mean.
 const RATIOS: (f64, f64) = (0.01, 100.0);
 
-/// What is lost.
+/// Kind of loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Loss {
@@ -52,7 +52,7 @@ impl Loss {
         }
     }
 
-    /// The part of a ratio that is lost: 0.1 for nine tenths of the goodput and for 1.1 times the delay.
+    /// Loss of a ratio: 0.1 for nine tenths of the goodput and for 1.1 times the delay.
     fn lost(self, ratio: f64) -> f64 {
         if self == Self::Goodput { 1.0 - ratio } else { ratio - 1.0 }
     }
@@ -123,7 +123,7 @@ impl CellValues {
     }
 }
 
-/// Goodput over the seeds; beside a rival twice that of the kind that got less.
+/// Goodput over the seeds; with a rival, twice that of the side that got less.
 fn shared(summary: &Summary, point: usize, contender: usize, figure: Figure) -> Option<f64> {
     let counting = (0..summary.seeds.len()).filter(|&seed| summary.counts(point, contender, seed));
     let value = |seed| {
@@ -137,22 +137,22 @@ fn shared(summary: &Summary, point: usize, contender: usize, figure: Figure) -> 
 /// A contender in one cell.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Entry {
-    /// Contender, by its place.
+    /// Index of the contender.
     pub contender: usize,
     /// Cell.
     pub cell: String,
     /// Figure.
     pub loss: Loss,
-    /// Its value in the base unit.
+    /// Value of the contender in the base unit.
     pub own: f64,
-    /// The best value of a fixed setting, and whose it is.
+    /// The best value of a fixed setting, and the index of that setting.
     pub best: (f64, usize),
     /// Own value over the best, between 0.01 and 100.
     pub ratio: f64,
 }
 
 impl Entry {
-    /// The part that is lost; below zero where the contender is ahead of every fixed setting.
+    /// Loss; negative where the contender is better than every fixed setting.
     pub fn lost(&self) -> f64 {
         self.loss.lost(self.ratio)
     }
@@ -161,7 +161,7 @@ impl Entry {
 /// A contender over all cells that have a figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Total {
-    /// Contender, by its place.
+    /// Index of the contender.
     pub contender: usize,
     /// Figure.
     pub loss: Loss,
@@ -178,16 +178,16 @@ pub struct Total {
 pub struct Regret {
     /// Names of the contenders.
     pub contenders: Vec<String>,
-    /// Places of those that are judged; the others are the fixed settings.
+    /// Indices of the judged contenders; the others are the fixed settings.
     pub judged: Vec<usize>,
-    /// Cells without a value of some contender: no ratio can be trusted there.
+    /// Cells without a value of some contender: they have no ratios.
     pub incomplete: Vec<String>,
     /// Every contender in every complete cell.
     pub entries: Vec<Entry>,
 }
 
 impl Regret {
-    /// Regret of a matrix whose scenario names contenders that are judged; `None` without any.
+    /// Regret of a matrix; `None` if its scenario has no judged contenders.
     pub fn of(summary: &Summary) -> Option<Self> {
         let scenario = &summary.manifest.scenario;
         let named = &scenario.contenders.judged;
@@ -246,7 +246,7 @@ impl Regret {
         (cells > 0).then_some(Total { contender, loss, cells, mean, beyond })
     }
 
-    /// The cells in which a contender loses most, the worst first.
+    /// The cells with the largest losses of a contender, the worst first.
     pub fn worst(&self, contender: usize, loss: Loss) -> Vec<&Entry> {
         let mut entries: Vec<&Entry> = self.of_contender(contender, loss).collect();
         entries.sort_by(|a, b| b.lost().total_cmp(&a.lost()));

@@ -13,7 +13,7 @@ use crate::contender::{BuildError, ConnectionSpec, Contender, Factor, Identity, 
 /// Two kinds that share a path.
 pub struct Rivals {
     kinds: [Box<dyn Contender>; 2],
-    /// The first is the one that is compared: the pair has its name, and what one does to the other is not measured.
+    /// The first contender is compared: the pair has its name, and the effect of one on the other is not measured.
     is_beside: bool,
 }
 
@@ -23,7 +23,7 @@ impl Rivals {
         Self { kinds: [first, second], is_beside: false }
     }
 
-    /// A contender that is compared, with the even numbers, beside another one.
+    /// A compared contender on the connections with even numbers, with another one on the odd ones.
     pub fn beside(first: Box<dyn Contender>, second: Box<dyn Contender>) -> Self {
         Self { kinds: [first, second], is_beside: true }
     }

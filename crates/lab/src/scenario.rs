@@ -230,7 +230,7 @@ pub struct Selection {
     /// Controller or profile beside which every contender runs: it has the connections with odd numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beside: Option<String>,
-    /// Contenders that are judged by their regret: what each loses against the best of the others, cell by cell.
+    /// Contenders judged by their regret: the loss of each against the best of the others in each cell.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub judged: Vec<String>,
 }
@@ -309,7 +309,7 @@ impl Scenario {
         !self.factors.is_empty() || !self.cells.is_empty()
     }
 
-    /// A factor, or a field of a cell, that makes several paths of the scenario's.
+    /// A factor, or a field of a cell, that changes the path.
     pub fn varied_path(&self) -> Option<&String> {
         let fields = self.cells.values().flat_map(|cell| cell.keys());
         self.factors.keys().chain(fields).find(|field| field.starts_with("path."))

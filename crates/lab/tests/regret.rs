@@ -156,7 +156,7 @@ fn times_that_never_end_and_values_that_are_missing() {
     assert_eq!(regret.total(2, Loss::Queueing).unwrap().mean, 1.0);
 }
 
-/// Regret of the cells that are held out, printed; `cargo xtask shows auto --only regret` judges it.
+/// Prints the regret of the held-out cells; `cargo xtask shows auto --only regret` judges it.
 #[test]
 #[ignore = "nine hundred runs"]
 fn regret_of_the_cells_that_are_held_out() {

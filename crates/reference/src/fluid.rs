@@ -1,8 +1,8 @@
-//! Flows that aim at a queueing delay, as a fluid: windows and one queue, without packets, losses and states.
+//! Fluid model of flows with a target queueing delay: windows and one queue, without packets, losses and states.
 //!
 //! Flow `i` has window `w`, propagation delay `p` and rate `w / (p + q)` through a queue with delay `q`, which the sum of all
 //! rates determines. Once per round trip the window moves half of the way to `w * (p + t) / (p + q)`, where the target `t` falls
-//! with the fourth root of the flow's own rate. Where every flow rests, `q = t` for all, so that all rates are equal.
+//! with the fourth root of the flow's own rate. In equilibrium, `q = t` for all flows, so all rates are equal.
 
 /// A flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,12 +18,12 @@ const PACKET: f64 = 1_452.0;
 /// Seconds of a step.
 const STEP: f64 = 0.001;
 
-/// Seconds of delay that a flow of this many bytes a second aims at: 3 ms at 1,667 packets a second, from 1 to 6 ms.
+/// Target delay in seconds of a flow with this rate in bytes per second: 3 ms at 1,667 packets per second, from 1 to 6 ms.
 pub fn target(rate: f64) -> f64 {
     (0.003 * (1_667.0 * PACKET / rate).powf(0.25)).clamp(0.001, 0.006)
 }
 
-/// Seconds of delay in the queue of a link with so many bytes a second.
+/// Queueing delay in seconds at a link with this rate in bytes per second.
 pub fn wait(capacity: f64, flows: &[Flow]) -> f64 {
     let load = |wait: f64| flows.iter().map(|flow| flow.window / (flow.propagation + wait)).sum::<f64>();
     if load(0.0) <= capacity {
@@ -38,7 +38,7 @@ pub fn wait(capacity: f64, flows: &[Flow]) -> f64 {
     high
 }
 
-/// Lets so many seconds pass. Returns the delay in the queue at the end.
+/// Advances the model by a number of seconds. Returns the final queueing delay.
 pub fn settle(capacity: f64, flows: &mut [Flow], seconds: f64) -> f64 {
     let mut clocks: Vec<f64> = flows.iter().map(|flow| flow.propagation).collect();
     // Growth of each flow for a second: it is spread over the round trip.
@@ -63,7 +63,7 @@ pub fn settle(capacity: f64, flows: &mut [Flow], seconds: f64) -> f64 {
     wait(capacity, flows)
 }
 
-/// Bytes a second of each flow when the queue delays by so much.
+/// Rate of each flow in bytes per second at a queueing delay.
 pub fn rates(flows: &[Flow], wait: f64) -> Vec<f64> {
     flows.iter().map(|flow| flow.window / (flow.propagation + wait)).collect()
 }

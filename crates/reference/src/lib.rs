@@ -7,7 +7,7 @@
 //! | [`chain`]: shares and runs of a two-state chain, by its transition matrix | laws of loss |
 //! | [`field`]: rank of matrices over GF(256), multiplied bit by bit | which losses the decoder repairs |
 //! | [`window`]: windows packet by packet | NewReno and CUBIC in the simulator |
-//! | [`fluid`]: flows that aim at a delay, without packets | equilibrium of `auto` |
+//! | [`fluid`]: fluid model of flows with a target delay | equilibrium of `auto` |
 //! | [`share`]: two windows at one queue, packet by packet | NewReno's share beside CUBIC |
 //!
 //! The crate has no dependencies, so that both sides share no mistake. Tests draw their cells from a seed of the day ([`day`]). Comparisons

@@ -102,7 +102,7 @@ fn every_cell_is_within_its_tolerance() {
 const EQUILIBRIA: [(u32, &[u64]); 4] =
     [(20, &[50]), (40, &[50, 50]), (40, &[40, 40, 40, 40]), (40, &[25, 50, 75, 100])];
 
-/// Median delay in the queue in milliseconds and Jain's index, of flows of `auto` in the simulator and as a fluid.
+/// Median queueing delay in milliseconds and Jain's index of `auto` flows in the simulator and in the fluid model.
 fn equilibrium((mbps, delays): (u32, &[u64])) -> [(f64, f64); 2] {
     let least = *delays.iter().min().unwrap();
     let plan = Plan {
@@ -132,7 +132,7 @@ fn equilibrium((mbps, delays): (u32, &[u64])) -> [(f64, f64); 2] {
     [simulated, (wait * 1e3, jain(&fluid::rates(&fluid, wait)).unwrap())]
 }
 
-/// Flows of `auto` rest where the fluid does: with equal rates, and a delay that a packet more or less does not change.
+/// The equilibrium of `auto` flows is that of the fluid model: Jain's index above 0.95, and a queueing delay within 50 %.
 #[test]
 fn auto_rests_where_the_fluid_does() {
     for cell in EQUILIBRIA {

@@ -31,7 +31,7 @@ pub(crate) fn cases(_: &Context) -> Result<Vec<Row>> {
     Ok(results.iter().map(row).collect())
 }
 
-/// What the models of many flows add up to, and the queue that follows.
+/// Sum of the path models of many flows, and the resulting queue.
 pub(crate) fn crowds(context: &Context) -> Result<Vec<Row>> {
     let effort = if context.long { Effort { seeds: 12, seconds: 30 } } else { Effort { seeds: 6, seconds: 10 } };
     let mut rows = Vec::new();

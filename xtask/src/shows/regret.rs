@@ -1,4 +1,4 @@
-//! Regret of `auto` on the cells that are held out: what it loses against the best fixed controller of each.
+//! Regret of `auto` on the held-out cells: its loss against the best fixed controller of each cell.
 
 use std::{
     fs,
@@ -23,12 +23,12 @@ use super::{
     row::{Row, Target},
 };
 
-/// Cells to tune on, and those that judge.
+/// Cells for tuning, and held-out cells.
 const PRESETS: [&str; 2] = ["auto-regret", "auto-regret-holdout"];
 /// Seeds of a long run.
 const LONG_SEEDS: u32 = 6;
 
-/// Runs what is missing of the cells that judge, and compares.
+/// Runs the missing held-out cells, and compares.
 pub(crate) fn regret(context: &Context) -> Result<Vec<Row>> {
     let [train, judges] = PRESETS.map(load);
     let (train, judges) = (train?, judges?);
@@ -83,7 +83,7 @@ fn of_loss(regret: &Regret, loss: Loss, path: &Path) -> Vec<Row> {
     rows
 }
 
-/// The complete file of records. One that was left behind by the same sources is gone on with.
+/// The complete file of records. An incomplete file of the same sources is resumed.
 fn records(context: &Context, plan: &Plan) -> Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     for source in ["crates/transport/src", "crates/lab/src", "crates/netem/src", "crates/sim/src"] {

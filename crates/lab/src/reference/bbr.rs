@@ -259,10 +259,10 @@ pub fn fairness(effort: Effort) -> Result<Finding, Failed> {
     })
 }
 
-/// Flows of BBRv3 on one path with a queue of one bandwidth-delay product: what their models of the path add up to.
+/// Sum of the path models of BBRv3 flows on one path with a queue of one bandwidth-delay product.
 ///
-/// Each flow keeps the largest delivery rate of two cycles, in which it once sends a quarter more. Flows that probe at different times
-/// all keep the rate of their own best moment: together more than the link has.
+/// Each flow keeps the largest delivery rate of two cycles, and once in a cycle sends a quarter more. Flows that probe at different times
+/// all keep the highest rate that each has reached: the sum exceeds the rate of the link.
 ///
 /// # Errors
 /// When a run cannot be used.

@@ -122,7 +122,7 @@ pub struct FlowCounters {
     pub sender: [Stats; 2],
     /// The receiver's.
     pub receiver: [Stats; 2],
-    /// The sender's model of the path at the end, where its controller has one.
+    /// The sender's model of the path at the end, if its controller has one.
     pub model: Option<PathModel>,
 }
 

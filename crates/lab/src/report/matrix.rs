@@ -60,7 +60,7 @@ pub struct MatrixReport {
     pub level_values: Vec<LevelValue>,
     /// Headline figures of each cell of two factors.
     pub cells: Vec<LevelValue>,
-    /// Losses against the best of the fixed settings, where the scenario names contenders that are judged by them.
+    /// Losses against the best fixed setting, if the scenario has judged contenders.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub regret: Option<Regret>,
     /// Ranking: whether the order of contenders holds for all burst lengths.
@@ -259,7 +259,7 @@ impl MatrixReport {
         self.factors.iter().filter(|(name, _)| name != CELL)
     }
 
-    /// Returns whether the self-test found nothing, everything was run and every run counts.
+    /// Returns whether the self-test passed, every run was made, and every run counts.
     pub fn is_sound(&self) -> bool {
         self.failures.is_empty()
             && self.size.stored == self.size.runs

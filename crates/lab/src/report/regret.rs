@@ -1,4 +1,4 @@
-//! Regret in tables: the mean over the cells for each contender, and the worst cells of those that are judged.
+//! Tables of regret: the mean over the cells for each contender, and the worst cells of the judged ones.
 
 use core::fmt::Write;
 
@@ -11,7 +11,7 @@ use crate::{
 /// Worst cells that are listed for each figure.
 const LISTED: usize = 10;
 
-/// Value in the unit that people read.
+/// Value in the display unit.
 fn value(loss: Loss, value: f64) -> String {
     match loss {
         _ if value.is_infinite() => "never".to_owned(),

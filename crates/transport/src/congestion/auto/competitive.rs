@@ -8,14 +8,14 @@ use super::probe_rtt::ProbeRtt;
 use super::rounds::Round;
 use super::{bytes, whole};
 
-/// Shortest time between two probes that an empty queue brings about.
+/// Shortest time between two probes that an empty queue triggers.
 const SHORTEST_BREAK: Duration = Duration::from_secs(2);
-/// Round trips between two probes at least: a probe takes two to four.
+/// Smallest number of round trips between two probes: a probe takes two to four.
 const PATIENCE_ROUNDS: f64 = 24.0;
-/// The longest time that these are waited for: who leaves is to be noticed.
+/// Upper bound of their duration, so that the end of the competition is detected.
 const LONGEST_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Owns CUBIC, and the search for an end of the competition.
+/// Owns CUBIC and the detection of the end of the competition.
 #[derive(Clone, Debug)]
 pub(super) struct Competitive {
     cubic: Cubic,
@@ -37,7 +37,7 @@ impl Competitive {
         self.probe.map_or_else(|| self.cubic.window(), |probe| whole(probe.window()))
     }
 
-    /// Window of the competition itself in bytes.
+    /// Window of CUBIC in bytes.
     pub(super) fn competing_window(&self) -> f64 {
         bytes(self.cubic.window())
     }
@@ -46,7 +46,7 @@ impl Competitive {
         if self.probe.is_some() { "competitive_probe_rtt" } else { "competitive" }
     }
 
-    /// Takes a round trip in. Returns the window to continue with when the queue is empty.
+    /// Processes a round trip. Returns the window to continue with when the queue is empty.
     pub(super) fn on_round(&mut self, now: Instant, round: &Round, delay: &mut DelayMode) -> Option<f64> {
         let target = delay.usual_target();
         if let Some(probe) = &mut self.probe {

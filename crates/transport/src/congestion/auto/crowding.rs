@@ -2,17 +2,17 @@
 
 use super::rounds::Round;
 
-/// Mean delay in targets from which on the queue counts as others'.
+/// Mean delay in targets at which the queue is attributed to other flows.
 const LONG: f64 = 2.0;
 /// The same while the window is below [`STARVED`] of its last known good size: other flows take the remaining room.
 const LONG_WHEN_STARVED: f64 = 1.1;
 /// Share of the right window below which the flow is starved.
 const STARVED: f64 = 0.6;
-/// The largest weight of a delay that is far too long, over that of one which is just too long.
+/// Largest weight of an excessive delay, relative to one slightly above the limit.
 const URGENCY: f64 = 3.0;
-/// Share of the largest window since the queue was empty, below which the flow has left the queue already.
+/// Share of the largest window since the queue was empty, below which this flow no longer contributes to the queue.
 const LEFT: f64 = 0.5;
-/// Share of recent time with such a delay from which on the queue has to be probed.
+/// Share of recent time with such a delay at which the queue has to be probed.
 const CROWDED: f64 = 0.7;
 /// The same share after a probe.
 const AFTER_PROBE: f64 = 0.3;
@@ -35,7 +35,7 @@ impl Crowding {
         self.usual_window
     }
 
-    /// Takes a round trip in: the window in it, the delay aimed at, and the delay aimed at with the usual window.
+    /// Processes a round trip: its window, the target delay, and the target delay for the usual window.
     pub(super) fn on_round(&mut self, round: &Round, wait: f64, window: f64, target: f64, usual_target: f64) {
         let rtt = round.rtt();
         self.usual_window = window.max(self.usual_window + (window - self.usual_window) * (rtt / 10.0).min(0.1));
@@ -53,7 +53,7 @@ impl Crowding {
         self.share > CROWDED
     }
 
-    /// Returns whether the queue is that of others for certain: this flow has taken back what a probe would, and it stayed.
+    /// Returns whether other flows certainly fill the queue: this flow has reduced its window as a probe would, and the queue stayed.
     pub(super) fn is_certain(&self, window: f64, usual_target: f64) -> bool {
         self.is_crowded() && window < LEFT * self.peak && self.wait > 2.0 * LONG * usual_target
     }

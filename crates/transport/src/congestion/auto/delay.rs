@@ -23,21 +23,21 @@ const PACING: f64 = 1.1;
 const SETTLING: u32 = 2;
 /// Round trips without queueing delay after which the window grows faster and faster.
 const RAMP_AFTER: u32 = 3;
-/// Growth added in each of them, and the largest growth in one round trip.
+/// Growth added in each of these round trips, and the largest growth in one round trip.
 const RAMP: (f64, f64) = (0.05, 0.25);
 /// The largest growth in one round trip close to a window that overflowed.
 const CAREFUL_RAMP: f64 = 0.02;
-/// Window over the one of the last probe, up to which a short queue is believed.
+/// Ratio to the window of the last probe up to which a short queue is trusted.
 const VERIFIED: f64 = 2.0;
-/// Round trips after startup until the window shows in delays and losses.
+/// Round trips after startup until delays and losses reflect the window.
 const DRAINING: u32 = 2;
-/// Share of the window that fits with which the flow goes on after an overflow.
+/// Share of the window that fits, with which the flow continues after an overflow.
 const AFTER_OVERFLOW: f64 = 0.95;
-/// Window over the one that overflowed from which on growth is free again.
+/// Ratio to the window that overflowed at which growth is unrestricted again.
 const FAR: f64 = 1.5;
-/// Window over the one that overflowed from which on new losses are no surprise.
+/// Ratio to the window that overflowed at which new losses are expected.
 const BEYOND: f64 = 1.03;
-/// Times that a flow goes back to that window before the cause is looked for again.
+/// Number of returns to that window before the cause is determined again.
 const MOST_RETURNS: u32 = 3;
 /// Time for which a window that overflowed is not exceeded; doubles when the same window overflows again.
 const HOLDS: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(32));
@@ -49,22 +49,22 @@ const WORTH_REPEATING: f64 = 0.02;
 const REPEAT_BREAKS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
 /// Time without an empty queue after which the queue is probed: doubles from the first to the second.
 const PROBE_BREAKS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-/// The second is no less than so many round trips: a probe takes two to four.
+/// Lower bound of the second in round trips: a probe takes two to four.
 const PROBE_BREAK_ROUNDS: f64 = 40.0;
-/// Delay in targets which a probe has left behind that is a queue of others for certain.
+/// Delay in targets after a probe at which other flows certainly fill the queue.
 const LONG_QUEUE: f64 = 3.0;
 /// Round trips in a row in which the window held data back, before a flow probes or goes below the initial window: short
 /// answers do not fill a queue.
 const STEADY: u32 = 6;
 
-/// Reaction of delay mode to a round trip, as far as others have to know.
+/// Reaction of delay mode to a round trip, as far as the caller needs it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Reaction {
     /// None, or one of the window alone.
     None,
     /// The window was reduced because of loss.
     Reduced,
-    /// Others fill the queue: it is competed for, from this window in bytes.
+    /// Other flows fill the queue: compete, starting from this window in bytes.
     Compete(f64),
 }
 
@@ -73,17 +73,17 @@ pub(super) enum Reaction {
 pub(super) struct DelayMode {
     mtu: f64,
     minimum: f64,
-    /// RFC 9002 §7.2: the window that every path is trusted with.
+    /// RFC 9002 §7.2: the initial window, permitted on every path.
     initial: f64,
     window: f64,
     /// Growth for each byte acknowledged.
     gain: f64,
     /// RTT of the last round trip in seconds; 0 before the first.
     rtt: f64,
-    /// Window in bytes to which a short queue lets it grow fast, and whether it is beyond it: then the queue has to be probed.
+    /// Window in bytes up to which a short queue permits fast growth, and whether it is exceeded: then the queue has to be probed.
     verified: f64,
     is_unverified: bool,
-    /// Round trips left in which delays and losses are those of an earlier window.
+    /// Remaining round trips in which delays and losses reflect an earlier window.
     draining: u32,
     /// Round trips left until the effect of the last decrease is seen.
     settling: u32,
@@ -95,11 +95,11 @@ pub(super) struct DelayMode {
     ceiling: f64,
     ceiling_until: Instant,
     hold: Duration,
-    /// Times that the window has gone back to it without an experiment.
+    /// Number of returns to this window without an experiment.
     returns: u32,
     crowding: Crowding,
     probe_rtt: Option<ProbeRtt>,
-    /// The probe that runs was brought about by crowding.
+    /// The current probe was triggered by crowding.
     is_crowded: bool,
     /// Time at which the queue was last seen empty, or probed.
     empty_at: Instant,
@@ -163,7 +163,7 @@ impl DelayMode {
         self.empty_at = now;
     }
 
-    /// Returns from competitive mode, where the window was `competed`, to one that fills the path.
+    /// Returns from competitive mode, where the window was `competed`, to a window that fills the path.
     pub(super) fn leave_competitive(&mut self, now: Instant, window: f64, competed: f64) {
         self.rivalry.leave(now, competed);
         self.crowding.restart(window);
@@ -185,7 +185,7 @@ impl DelayMode {
         self.minimum
     }
 
-    /// What past competitions have shown.
+    /// History of past competitions.
     pub(super) fn rivalry(&mut self) -> &mut Rivalry {
         &mut self.rivalry
     }
@@ -207,7 +207,7 @@ impl DelayMode {
         }
     }
 
-    /// Queueing delay in seconds that a flow with this window in bytes and RTT in seconds aims at.
+    /// Target queueing delay in seconds of a flow with this window in bytes and RTT in seconds.
     pub(super) fn target(&self, window: f64, rtt: f64) -> f64 {
         target(window / self.mtu, rtt)
     }
@@ -223,7 +223,7 @@ impl DelayMode {
         }
     }
 
-    /// Takes a round trip in, with the share of packets lost beyond what is random.
+    /// Processes a round trip, with the share of packets lost beyond random loss.
     pub(super) fn on_round(
         &mut self,
         now: Instant,
@@ -249,7 +249,7 @@ impl DelayMode {
         }
         self.limited += 1;
         if self.draining > 0 {
-            // What waits and what is lost was sent before the window was what it is.
+            // Queueing delay and losses result from packets sent before the window changed.
             self.draining -= 1;
             random_loss.on_reduced();
             self.strikes = 0;
@@ -284,7 +284,7 @@ impl DelayMode {
         if self.probe_break == PROBE_BREAKS.1 { self.probe_break.max(rounds) } else { self.probe_break }
     }
 
-    /// Competes for a queue that is others' without a doubt: the same as a while ago, or one that this flow has left already.
+    /// Competes for a queue that other flows certainly fill: that of a recent competition, or one that this flow no longer contributes to.
     fn compete_without_probe(&mut self, now: Instant, round: &Round, usual_target: f64) -> Option<Reaction> {
         let window = match self.rivalry.relapse(now, &self.crowding, round) {
             Some(window) => window,
@@ -355,7 +355,7 @@ impl DelayMode {
         }
     }
 
-    /// Two batches in a row lost more than chance explains: find out why, or send less.
+    /// Two batches in a row lost more than chance explains: determine the cause, or send less.
     fn react_to_loss(
         &mut self,
         now: Instant,
@@ -398,7 +398,7 @@ impl DelayMode {
         Reaction::None
     }
 
-    /// Goes below a window at which the path overflows, and does not exceed it for a while.
+    /// Reduces the window below the one at which the path overflows, and does not exceed it for a while.
     fn hold_at(&mut self, now: Instant, ceiling: f64) -> Reaction {
         let is_same = (ceiling - self.ceiling).abs() < self.ceiling / 4.0;
         self.hold = if is_same { (self.hold * 2).min(HOLDS.1) } else { HOLDS.0 };
@@ -425,7 +425,7 @@ impl DelayMode {
                 return;
             }
             let steps = self.quiet.saturating_sub(RAMP_AFTER);
-            // A flow that came to a filled queue takes it for the path, and would push all others aside.
+            // A flow that started on a filled queue includes it in the propagation delay, and would starve the other flows.
             self.is_unverified = steps > 0 && self.window > self.verified;
             let ramp = (f64::from(steps) * RAMP.0).min(if is_careful { CAREFUL_RAMP } else { RAMP.1 });
             self.gain = ((wanted / self.window - 1.0) / 2.0).clamp(ramp, RAMP.1);

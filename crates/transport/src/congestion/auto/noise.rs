@@ -1,8 +1,8 @@
-//! Delays that change from one round trip to the next although the window does not: no queue of this flow's making.
+//! Delay noise: differences between round trips that the window of this flow does not explain.
 
 /// Weight of a round trip.
 const GAIN: f64 = 0.125;
-/// Noise in mean differences: delays that are drawn evenly and independently have a mean of one and a half of these.
+/// Noise in mean differences: uniform independent delays have a mean of 1.5 mean differences.
 const COUNTS: f64 = 1.5;
 
 /// Owns the mean difference of the queueing delays of successive round trips.
@@ -15,7 +15,7 @@ pub(super) struct Noise {
 }
 
 impl Noise {
-    /// Takes the queueing delay of a round trip in. Returns what is left of it without noise, of which half a target is no matter.
+    /// Records the queueing delay of a round trip. Returns it without noise; noise up to half of the target is not subtracted.
     pub(super) fn take_off(&mut self, wait: f64, target: f64) -> f64 {
         self.mean += ((wait - self.last).abs() - self.mean) * GAIN;
         self.last = wait;

@@ -15,7 +15,7 @@ const AFTER: f64 = 0.95;
 const ROUNDS: f64 = 4.0;
 /// Round trips after which a clear outcome ends the probe.
 const SOONEST: u32 = 2;
-/// Share of the delay before the probe from which on the queue counts as unchanged.
+/// Share of the delay before the probe at which the queue counts as unchanged.
 const STAYS: f64 = 0.8;
 /// Datagrams below which a window is too small for means: then the smallest delay of a round trip counts.
 const FEW: f64 = 8.0;

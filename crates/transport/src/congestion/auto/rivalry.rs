@@ -1,4 +1,4 @@
-//! Memory of competition: when it is looked for an end, how long it lasts at least, and whether it goes on.
+//! History of competition: when to probe for its end, how long it lasts at least, and whether it resumes.
 
 use units::{Duration, Instant};
 
@@ -7,23 +7,23 @@ use super::rounds::Round;
 
 /// Time without a lower delay after which competitive mode probes the queue: doubles from the first to the second.
 const PATIENCES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(16));
-/// Competition longer than this was no error: patience starts anew.
+/// Competition longer than this was justified: the probe interval is reset.
 const LONG: Duration = Duration::from_secs(20);
 /// Time after a competition in which a filled queue continues it.
 const RELAPSE: Duration = Duration::from_secs(10);
-/// Bounds of the time for which competition lasts at least, once it was left too soon.
+/// Bounds of the minimum duration of competition after it ended too early.
 const STAYS: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(32));
-/// Share of its rate with which a flow begins to compete.
+/// Share of its rate with which a flow starts to compete.
 const RATE_LEFT: f64 = 0.5;
 
-/// Owns what past competitions have shown.
+/// Owns the history of past competitions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rivalry {
     patience: Duration,
-    /// Window of the last competition in bytes, and until when a filled queue continues it.
+    /// Window of the last competition in bytes, and the time until which a filled queue resumes it.
     window: f64,
     relapse_until: Instant,
-    /// Time for which competition lasts at least: doubles with each relapse.
+    /// Minimum duration of competition: doubles with each relapse.
     stay: Duration,
 }
 
@@ -37,18 +37,18 @@ impl Rivalry {
         self.patience
     }
 
-    /// Time for which the competition lasts at least.
+    /// Minimum duration of the competition.
     pub(super) fn stay(&self) -> Duration {
         self.stay
     }
 
-    /// A probe in competitive mode, which began at `since`, is over.
+    /// A probe in competitive mode, which began at `since`, has ended.
     pub(super) fn on_probed(&mut self, now: Instant, since: Instant, is_empty: bool) {
         let was_right = is_empty && now >= since + LONG;
         self.patience = if was_right { PATIENCES.0 } else { (self.patience * 2).min(PATIENCES.1) };
     }
 
-    /// Competition with this window is over.
+    /// Competition with this window has ended.
     pub(super) fn leave(&mut self, now: Instant, window: f64) {
         self.window = window;
         self.relapse_until = now + RELAPSE;
@@ -60,7 +60,7 @@ impl Rivalry {
         usual_window(crowding, round)
     }
 
-    /// Others fill the queue again. Returns the window with which the last competition goes on, unless it is long past.
+    /// Other flows fill the queue again. Returns the window with which the last competition resumes, unless it ended too long ago.
     pub(super) fn relapse(&mut self, now: Instant, crowding: &Crowding, round: &Round) -> Option<f64> {
         if now >= self.relapse_until {
             return None;
@@ -70,7 +70,7 @@ impl Rivalry {
     }
 }
 
-/// Window in bytes of the last seconds, or that which keeps half of the rate.
+/// Window in bytes of the last seconds, or the window that keeps half of the rate.
 fn usual_window(crowding: &Crowding, round: &Round) -> f64 {
     crowding.usual_window() * (RATE_LEFT * round.rtt() / round.propagation).max(1.0)
 }

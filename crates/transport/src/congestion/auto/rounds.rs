@@ -4,17 +4,17 @@ use units::{Duration, Instant};
 
 use super::super::AckSample;
 
-/// Time after which the smallest RTT is forgotten unless it is seen again: routes change.
+/// Time after which the smallest RTT expires unless it is seen again: routes change.
 const PROPAGATION_SPAN: Duration = Duration::from_secs(15);
 /// RTT samples of which the smallest counts: a lost or late acknowledgement makes a sample longer, never shorter.
 const GROUP: u32 = 4;
 
-/// Differences of delays in targets, from which on they are jitter in part, and for the most part.
+/// Delay differences in targets at which they are attributed to jitter partly, and mostly.
 const JITTER: (f64, f64) = (1.0, 2.0);
-/// Share of the target that jitter counts as at most.
+/// Largest share of the target that jitter contributes.
 const JITTER_COUNTS: f64 = 0.2;
 
-/// A packet-timed round trip that is over.
+/// A complete packet-timed round trip.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Round {
     /// Packets that were acknowledged.
@@ -36,7 +36,7 @@ pub(super) struct Round {
 }
 
 impl Round {
-    /// Queueing delay in seconds as far as a queue explains it.
+    /// Queueing delay in seconds, without jitter.
     ///
     /// A queue delays all packets, jitter some of them. Where delays within three round trips differ by much more than the target,
     /// most of the difference is jitter: sending less would not make it smaller.
@@ -52,13 +52,13 @@ impl Round {
     }
 }
 
-/// Owns the measurements of the round trip that runs, and the propagation delay.
+/// Owns the measurements of the current round trip, and the propagation delay.
 #[derive(Clone, Debug)]
 pub(super) struct Rounds {
     /// The smallest RTT of this span and of the one before, in nanoseconds; `u64::MAX` without one.
     propagation: [u64; 2],
     span_since: Instant,
-    /// Others keep the queue filled: the propagation delay cannot be seen, and is not forgotten.
+    /// Other flows keep the queue filled: the propagation delay cannot be measured, and does not expire.
     kept: bool,
     /// Delivered bytes that end the round trip: with the first packet that was sent after them.
     ends_at: u64,
@@ -102,12 +102,12 @@ impl Rounds {
         self.mean > 0
     }
 
-    /// Stops or resumes forgetting the propagation delay.
+    /// Suspends or resumes the expiry of the propagation delay.
     pub(super) fn keep_propagation_delay(&mut self, keep: bool) {
         self.kept = keep;
     }
 
-    /// Seconds for which every packet of the round trip that runs has waited at least; 0 before the first sample.
+    /// Smallest queueing delay in the current round trip in seconds; 0 before the first sample.
     pub(super) fn least_wait(&self) -> f64 {
         if self.least == u64::MAX { 0.0 } else { seconds(self.least.saturating_sub(self.smallest())) }
     }
@@ -121,18 +121,18 @@ impl Rounds {
         self.lost += 1;
     }
 
-    /// A loss was none.
+    /// A loss was spurious.
     pub(super) fn on_spurious_loss(&mut self) {
         self.lost = self.lost.saturating_sub(1);
     }
 
-    /// Drops what the round trip that runs has measured: the path is no longer the one that it was measured on.
+    /// Discards the measurements of the current round trip: the path has changed.
     pub(super) fn discard(&mut self) {
         (self.acked, self.lost, self.least, self.rate, self.limited) = (0, 0, u64::MAX, 0, false);
         (self.group, self.groups) = ((u64::MAX, 0), (0, 0));
     }
 
-    /// Takes an acknowledgement in. Returns the round trip that it ends.
+    /// Processes an acknowledgement. Returns the round trip that it ends.
     #[inline]
     pub(super) fn on_acked(&mut self, now: Instant, ack: &AckSample) -> Option<Round> {
         self.acked += ack.packets;

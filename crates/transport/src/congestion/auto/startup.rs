@@ -7,7 +7,7 @@ use super::rounds::Round;
 const FLAT_ROUNDS: u32 = 3;
 /// Growth of the delivery rate below which a round trip counts as flat.
 const GROWTH: f64 = 1.25;
-/// Growth of the delivery rate from which on no queue is growing.
+/// Growth of the delivery rate at which no queue is growing.
 const DOUBLING: f64 = 1.75;
 /// Losses in a round trip, in number and as a share, that end startup: a buffer or a policer overflows.
 const LOSSES: (u64, f64) = (6, 0.2);
