@@ -8,7 +8,7 @@ use lab::{
     figure::Figure,
     record::RunOutcome,
     reference::{
-        flows::{Plan, run},
+        flows::{Flow, Plan, run},
         shares::{Effort, pairs},
     },
     run::run_one,
@@ -98,27 +98,22 @@ fn every_cell_is_within_its_tolerance() {
     assert!(worst < TOLERANCE, "{:.1} %", worst * 100.0);
 }
 
-/// Flows, Mbit/s, propagation delays in milliseconds (the access of each is added to the first).
-const EQUILIBRIA: [(u32, &[u64]); 4] =
-    [(20, &[50]), (40, &[50, 50]), (40, &[40, 40, 40, 40]), (40, &[25, 50, 75, 100])];
+/// Mbit/s, and flows of one propagation delay in milliseconds. Flows with different delays are left out: they may stay in competition with
+/// each other, of which the fluid knows nothing.
+const EQUILIBRIA: [(u32, &[u64]); 3] = [(20, &[50]), (40, &[50, 50]), (40, &[40, 40, 40, 40])];
 
 /// Median queueing delay in milliseconds and Jain's index of `auto` flows in the simulator and in the fluid model.
 fn equilibrium((mbps, delays): (u32, &[u64])) -> [(f64, f64); 2] {
-    let least = *delays.iter().min().unwrap();
     let plan = Plan {
-        warmup: Duration::from_secs(30),
-        duration: Duration::from_secs(30),
-        ..Plan::new(Bitrate::from_mbps(mbps.into()), Duration::from_millis(least), 4.0, 0.0)
+        warmup: Duration::from_secs(15),
+        duration: Duration::from_secs(10),
+        ..Plan::new(Bitrate::from_mbps(mbps.into()), Duration::from_millis(delays[0]), 4.0, 0.0)
     };
-    let flows: Vec<_> = (0..)
-        .zip(delays)
-        .map(|(index, delay)| lab::reference::flows::Flow {
-            // The access delay counts in both directions.
-            access: Duration::from_micros((delay - least) * 500),
-            start: Duration::from_millis(index * 137),
-            ..lab::reference::flows::Flow::new(Profile { congestion: Algorithm::Auto, ..Profile::default() })
-        })
-        .collect();
+    let flow = |index: usize| Flow {
+        start: Duration::from_millis(index as u64 * 137),
+        ..Flow::new(Profile { congestion: Algorithm::Auto, ..Profile::default() })
+    };
+    let flows: Vec<Flow> = (0..delays.len()).map(flow).collect();
     let outcome = run(&plan, &flows, 1).unwrap();
     let goodputs: Vec<f64> = outcome.flows.iter().map(|flow| flow.goodput).collect();
     let simulated = (outcome.queueing_quantiles[0].as_secs_f64() * 1e3, jain(&goodputs).unwrap());
@@ -139,7 +134,7 @@ fn auto_rests_where_the_fluid_does() {
         let [(wait, index), (expected, even)] = equilibrium(cell);
         println!("{cell:?}: {wait:.2} ms and {index:.3} in the simulator, {expected:.2} ms and {even:.3} as a fluid");
         assert!(even > 0.99 && index > 0.95, "{cell:?}: {index} {even}");
-        assert!(wait > 0.5 * expected && wait < 1.5 * expected, "{cell:?}: {wait} {expected}");
+        assert!(wait > 0.7 * expected && wait < 1.4 * expected, "{cell:?}: {wait} {expected}");
     }
 }
 
