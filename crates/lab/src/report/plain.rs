@@ -143,7 +143,8 @@ pub(super) fn rivals(report: &MatrixReport) -> Vec<(String, Vec<String>)> {
             Some(if medians.len() == 1 { text(low) } else { format!("{} to {}", text(low), text(high)) })
         };
         let figures: Vec<Option<String>> = OF_RIVALS.into_iter().map(range).collect();
-        figures[0].as_ref()?;
+        // Beside another one a contender has a share, and nobody asks what it does to the other.
+        figures[1..].iter().flatten().next()?;
         Some((name.clone(), figures.into_iter().map(|text| text.unwrap_or_else(|| "–".to_owned())).collect()))
     };
     report.contenders.iter().enumerate().filter_map(row).collect()
