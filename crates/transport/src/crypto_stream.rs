@@ -57,6 +57,15 @@ impl CryptoStream {
         !self.receive.ready.is_empty() || !self.receive.fragments.is_empty()
     }
 
+    /// Appends bytes to be sent, without copying them where none are there.
+    pub fn write_owned(&mut self, data: Vec<u8>) {
+        if self.send.data.is_empty() {
+            self.send.data = data;
+        } else {
+            self.write(&data);
+        }
+    }
+
     /// Appends bytes to be sent.
     pub fn write(&mut self, data: &[u8]) {
         self.send.data.extend_from_slice(data);

@@ -414,7 +414,7 @@ impl Datagrams {
         }
         self.figures.received += 1;
         self.figures.received_bytes += data.len() as u64;
-        let pin = self.pins.pin(data.len());
+        let pin = self.pins.pin(data.len(), false);
         let data = if pin.is_some() { data } else { Bytes::copy_from_slice(&data) };
         self.incoming_cost += cost(&data);
         let unread = Unread { data, pin };
@@ -530,6 +530,12 @@ impl Datagrams {
     /// Numbers of datagrams that have left the queue, and why, since this was asked last.
     pub fn take_fates(&mut self) -> Vec<(u64, DatagramFate)> {
         self.fates.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Returns whether there may be an event.
+    #[inline]
+    pub(crate) fn may_have_event(&self) -> bool {
+        self.readable || self.wants_room || self.dropped.is_some() || self.receive_dropped > 0
     }
 
     /// Takes the oldest event that was not taken.

@@ -231,7 +231,7 @@ impl Handshake {
                 match event {
                     TlsEvent::Write { level, data } => {
                         if let Some(stream) = &mut self.crypto[place(level)] {
-                            stream.write(&data);
+                            stream.write_owned(data);
                         }
                     }
                     other => return Ok(Some(other)),

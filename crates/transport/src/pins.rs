@@ -5,7 +5,7 @@
 //! Reading makes slices smaller while their buffers stay: when the rule is broken, slices of poorly used buffers are copied too
 //! ([`Pins::is_wasteful`], [`Pins::is_poor`]). A byte is copied once at most, because a copy pins nothing.
 
-/// Number of slices below [`SLICE_SMALL`] that are always kept, because their records would outweigh them.
+/// Slices below [`SLICE_SMALL`] with records in a queue that are kept, whatever they pin. The records would outweigh more of them.
 const SLICES: usize = 64;
 /// Below this a slice is small, in bytes. The record of a slice takes a twentieth of that.
 const SLICE_SMALL: usize = 1024;
@@ -79,10 +79,11 @@ impl Pins {
         self.slices
     }
 
-    /// Notes a slice of the current buffer; `None` when it has to be copied instead.
+    /// Notes a slice of the current buffer, whose record takes no memory of its own when `inline`; `None` when it has to be copied
+    /// instead.
     #[inline]
-    pub(crate) fn pin(&mut self, len: usize) -> Option<Pin> {
-        if !self.admitted || len < SLICE_SMALL && self.slices >= SLICES {
+    pub(crate) fn pin(&mut self, len: usize, inline: bool) -> Option<Pin> {
+        if !self.admitted || !inline && len < SLICE_SMALL && self.slices >= SLICES {
             return None;
         }
         let current = match self.current {
@@ -169,13 +170,13 @@ mod tests {
         let mut pins = Pins::default();
         pins.set_slack(2 * BUFFER as u64);
         pins.next_buffer(BUFFER, 1200);
-        let (a, b) = (pins.pin(600).unwrap(), pins.pin(600).unwrap());
+        let (a, b) = (pins.pin(600, false).unwrap(), pins.pin(600, false).unwrap());
         assert_eq!((a, pins.pinned()), (b, BUFFER as u64));
         pins.next_buffer(BUFFER, 1200);
-        let c = pins.pin(1200).unwrap();
+        let c = pins.pin(1200, false).unwrap();
         assert_ne!(a, c);
         pins.next_buffer(BUFFER, 1200);
-        assert_eq!(pins.pin(1200), None, "neither filled nor within the slack");
+        assert_eq!(pins.pin(1200, false), None, "neither filled nor within the slack");
         pins.release(a, 600, true);
         assert_eq!(pins.pinned(), 2 * BUFFER as u64);
         pins.release(b, 600, true);
@@ -189,11 +190,11 @@ mod tests {
         let mut pins = Pins::default();
         for _ in 0..100 {
             pins.next_buffer(BUFFER, 60_000);
-            assert!((0..40).all(|_| pins.pin(1400).is_some()));
+            assert!((0..40).all(|_| pins.pin(1400, false).is_some()));
         }
         assert!(!pins.is_wasteful());
         pins.next_buffer(BUFFER, 60_000);
-        let more = (0..100).filter(|_| pins.pin(1).is_some()).count();
+        let more = (0..100).filter(|_| pins.pin(1, false).is_some()).count();
         assert_eq!(more, 0, "many slices are there, and these are small");
     }
 
@@ -211,7 +212,7 @@ mod tests {
                         pins.next_buffer(BUFFER, 3000);
                         number += 1;
                     }
-                    1 | 2 => held.extend(pins.pin(len).map(|pin| (pin, number, len))),
+                    1 | 2 => held.extend(pins.pin(len, false).map(|pin| (pin, number, len))),
                     _ if held.is_empty() => {}
                     3 => {
                         let (pin, _, len) = held.swap_remove(which.index(held.len()));

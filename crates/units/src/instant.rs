@@ -62,6 +62,13 @@ impl Instant {
         self.0.saturating_sub(earlier.0)
     }
 
+    /// The first multiple of `step`, counted from the origin, that is not earlier; the instant itself when `step` is zero.
+    #[inline]
+    #[must_use]
+    pub fn round_up(self, step: Duration) -> Self {
+        self.0.checked_next_multiple_of(nanos(step)).map_or(self, Self)
+    }
+
     /// Instant moved back by `span`; never before the origin.
     #[inline]
     pub fn saturating_sub(self, span: Duration) -> Self {

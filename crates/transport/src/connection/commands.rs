@@ -57,12 +57,28 @@ impl Connection {
         self.packets.sources.streams.write(id, data)
     }
 
+    /// Takes all of `data` to send, and ends the stream behind it.
+    ///
+    /// # Errors
+    /// [`WriteError::Blocked`] when the send buffer is full: `Writable` follows. What it did not take stays in `data`.
+    pub fn write_last(&mut self, id: StreamId, data: &mut Bytes) -> Result<(), WriteError> {
+        if !self.lifecycle.is_open() {
+            return Err(WriteError::Closed);
+        }
+        self.packets.sources.streams.write_last(id, data)
+    }
+
     /// Ends the stream after the written data.
     ///
     /// # Errors
     /// When the stream is not open for sending.
     pub fn finish(&mut self, id: StreamId) -> Result<(), WriteError> {
         self.packets.sources.streams.finish(id)
+    }
+
+    /// Returns whether the application can still read the stream or write to it.
+    pub fn can_use(&mut self, id: StreamId) -> bool {
+        self.packets.sources.streams.can_use(id)
     }
 
     /// Gives the sending side up: what the peer has not received is not sent any more (RFC 9000 §19.4).

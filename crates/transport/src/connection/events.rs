@@ -17,6 +17,12 @@ impl Events {
         self.queue.push_back(event);
     }
 
+    /// Returns whether there is an event.
+    #[inline]
+    pub(super) fn has_any(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
     /// Returns whether the application has polled the end.
     pub(super) fn is_over(&self) -> bool {
         self.is_over

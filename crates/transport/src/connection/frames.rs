@@ -63,6 +63,7 @@ fn checked<'f>(frame: Result<Frame<'f>, FrameError>, kind: PacketKind) -> Result
 
 impl Connection {
     /// Reads the frames of an opened packet. `base` is where `payload` starts in the batch's buffer.
+    #[inline(always)]
     pub(super) fn handle_frames(
         &mut self,
         now: Instant,
@@ -74,16 +75,29 @@ impl Connection {
         if payload.is_empty() {
             return Err(TransportError::new(Code::PROTOCOL_VIOLATION, "a packet without frames"));
         }
+        if let (PacketKind::OneRtt, Some(frame)) = (seen.kind, StreamFrame::filling(payload)) {
+            let StreamFrame { id, offset, fin, data } = frame;
+            let end = base + payload.len();
+            self.reception.deferred.push(Deferred::Stream { id, offset, range: end - data.len()..end, fin });
+            self.note_packet(now, seen, true, false);
+            return Ok(());
+        }
+        self.read_frames(now, payload, base, seen)
+    }
+
+    /// Reads frames one by one. Apart, so that packets with one STREAM frame stay cheap.
+    #[inline(never)]
+    fn read_frames(
+        &mut self,
+        now: Instant,
+        payload: &[u8],
+        base: usize,
+        seen: &PacketSeen<'_>,
+    ) -> Result<(), TransportError> {
         let within = |data: &[u8]| {
             let start = data.as_ptr() as usize - payload.as_ptr() as usize + base;
             start..start + data.len()
         };
-        if let (PacketKind::OneRtt, Some(frame)) = (seen.kind, StreamFrame::filling(payload)) {
-            let StreamFrame { id, offset, fin, data } = frame;
-            self.reception.deferred.push(Deferred::Stream { id, offset, range: within(data), fin });
-            self.note_packet(now, seen, true, false);
-            return Ok(());
-        }
         let mut ack_eliciting = false;
         let mut probing = true;
         let mut symbol = None;

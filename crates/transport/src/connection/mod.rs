@@ -350,7 +350,20 @@ impl Connection {
         self.timers.next()
     }
 
+    /// Time to wake up for the earliest deadline, where those that the peer does not wait for may come late by up to `slack`.
+    pub(crate) fn wake_up(&self, slack: Duration) -> Option<Instant> {
+        self.timers.wake_up(slack)
+    }
+
+    /// Returns whether there may be an event for the application.
+    #[inline]
+    pub(crate) fn may_have_event(&self) -> bool {
+        let Sources { streams, datagrams, .. } = &self.packets.sources;
+        streams.has_event() || datagrams.may_have_event() || self.events.has_any()
+    }
+
     /// Takes the next event for the application.
+    #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         if self.events.is_over() {
             return None;

@@ -32,11 +32,11 @@ impl Connection {
         match event {
             // The CRYPTO streams have taken it.
             TlsEvent::Write { .. } => {}
-            TlsEvent::Secret { level, direction, suite, secret } => {
+            TlsEvent::Secret { level, direction, suite, secret, keys } => {
                 if level == Level::OneRtt && self.side == Side::Client {
                     self.stop_early(now);
                 }
-                self.packets.keys.install(level, direction, suite, &secret);
+                self.packets.keys.install_with(level, direction, suite, &secret, keys.as_ref());
                 self.observation.tell_client_random(now, &self.packets.sources.handshake);
                 self.observation.tell(now, |observer, at| observer.key_installed(at, level, direction, suite));
             }

@@ -164,8 +164,9 @@ impl Connection {
     ) {
         let id_len = self.packets.identity.local_ids.id_len();
         // After the handshake a datagram is one packet with a short header.
+        // RFC 9287 §3 MUST-2: who offers that takes packets without the fixed bit
         let payload = &buffer[start..end];
-        if !wire::is_long(payload) && wire::fixed_bit(payload) && payload.len() > id_len {
+        if !wire::is_long(payload) && (self.profile.grease || wire::fixed_bit(payload)) && payload.len() > id_len {
             self.handle_short(now, buffer, start, end, 1 + id_len, arrival);
         } else {
             self.handle_coalesced(now, buffer, start, end, arrival);
@@ -183,9 +184,7 @@ impl Connection {
             && let Some((place, part)) = parts.next(buffer)
         {
             match part {
-                Part::Short => {
-                    self.handle_short(now, buffer, place.start, end, 1 + rules.id_len, arrival);
-                }
+                Part::Short => self.handle_last_short(now, buffer, place.start, end, arrival),
                 Part::Long(packet) => {
                     // RFC 9000 §5.2.1 MUST-1: a client drops packets of a version other than the one it chose
                     let Self { side, packets: Packets { identity, keys, sources, .. }, .. } = self;
@@ -285,7 +284,14 @@ impl Connection {
         }
     }
 
-    #[inline]
+    /// A packet with a short header behind others. Apart, so that those that come alone stay cheap.
+    #[inline(never)]
+    fn handle_last_short(&mut self, now: Instant, buffer: &mut BytesMut, start: usize, end: usize, arrival: Arrival) {
+        let pn_offset = 1 + self.packets.identity.local_ids.id_len();
+        self.handle_short(now, buffer, start, end, pn_offset, arrival);
+    }
+
+    #[inline(always)]
     fn handle_short(
         &mut self,
         now: Instant,
@@ -335,6 +341,7 @@ impl Connection {
     }
 
     /// An authentic packet: its frames, then what the whole packet means.
+    #[inline(always)]
     fn handle_opened(
         &mut self,
         now: Instant,

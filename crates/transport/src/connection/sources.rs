@@ -169,6 +169,7 @@ impl Sources {
     }
 
     /// The next event of a stream, or of datagrams.
+    #[inline]
     pub(super) fn poll_event(&mut self) -> Option<Event> {
         if let Some(event) = self.streams.poll_event() {
             return Some(Event::Stream(event));

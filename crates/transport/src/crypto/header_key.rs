@@ -3,7 +3,7 @@
 use aws_lc_rs::aead::quic::{AES_128, AES_256, CHACHA20, HeaderProtectionKey};
 
 use super::hkdf::expand_label;
-use super::{CipherSuite, Labels, Secret};
+use super::{CipherSuite, KeyMaterial, Labels, Secret};
 
 /// Bytes of ciphertext that decide the mask.
 pub const SAMPLE_LEN: usize = 16;
@@ -23,6 +23,15 @@ impl HeaderKey {
         let mut key = [0; 32];
         let key = &mut key[..suite.key_len()];
         expand_label(suite, secret.as_slice(), labels.header, key);
+        Self::of(suite, key)
+    }
+
+    /// Takes a key that was derived before.
+    pub(crate) fn from_material(suite: CipherSuite, material: &KeyMaterial) -> Self {
+        Self::of(suite, material.header(suite.key_len()))
+    }
+
+    fn of(suite: CipherSuite, key: &[u8]) -> Self {
         let algorithm = match suite {
             CipherSuite::Aes128Gcm => &AES_128,
             CipherSuite::Aes256Gcm => &AES_256,

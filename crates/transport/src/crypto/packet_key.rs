@@ -3,7 +3,7 @@
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 
 use super::hkdf::expand_label;
-use super::{CipherSuite, Forged, Labels, Secret, TAG_LEN};
+use super::{CipherSuite, Forged, KeyMaterial, Labels, Secret, TAG_LEN};
 use crate::PathId;
 
 /// The key and the initialisation vector of one direction and one key phase.
@@ -23,6 +23,15 @@ impl PacketKey {
         expand_label(suite, secret.as_slice(), labels.key, key);
         let mut iv = [0; 12];
         expand_label(suite, secret.as_slice(), labels.iv, &mut iv);
+        Self::of(suite, key, iv)
+    }
+
+    /// Takes key and initialisation vector that were derived before.
+    pub(crate) fn from_material(suite: CipherSuite, material: &KeyMaterial) -> Self {
+        Self::of(suite, material.key(suite.key_len()), material.iv())
+    }
+
+    fn of(suite: CipherSuite, key: &[u8], iv: [u8; 12]) -> Self {
         let algorithm = match suite {
             CipherSuite::Aes128Gcm => &AES_128_GCM,
             CipherSuite::Aes256Gcm => &AES_256_GCM,

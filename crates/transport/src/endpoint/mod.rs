@@ -26,7 +26,7 @@ use std::{
 
 use bytes::Bytes;
 use rand_core::RngCore;
-use units::{Instant, RandomStream, Seed};
+use units::{Duration, Instant, RandomStream, Seed};
 use wire::{ConnectionId, Header, LongType, ResetToken, Side};
 
 pub use self::attempts::{AttemptEvent, AttemptLog};
@@ -120,6 +120,8 @@ pub struct Endpoint {
     relief: Relief,
     /// Size of the receive buffers in bytes; 0 if each has the size of its content.
     receive_buffer: usize,
+    /// Deadlines that may come late come at multiples of this.
+    timer_slack: Duration,
 }
 
 impl Endpoint {
@@ -154,6 +156,7 @@ impl Endpoint {
             attempts: None,
             relief: Relief::new(memory),
             receive_buffer: 0,
+            timer_slack: Duration::ZERO,
         }
     }
 
@@ -231,6 +234,12 @@ impl Endpoint {
     /// for it.
     pub fn set_receive_buffer(&mut self, bytes: usize) {
         self.receive_buffer = bytes;
+    }
+
+    /// Lets deadlines for which no peer waits (idle timeouts, ends of closing periods, rest) come late by up to `slack`, so that those of
+    /// many connections come together. The default is not to.
+    pub fn set_timer_slack(&mut self, slack: Duration) {
+        self.timer_slack = slack;
     }
 
     /// Takes datagrams that a socket has read.
@@ -458,7 +467,15 @@ impl Endpoint {
     }
 
     /// Collects the events of a connection for the application.
+    #[inline]
     fn hear(&mut self, index: u32) {
+        if self.slots[index as usize].connection.as_ref().is_some_and(|connection| connection.may_have_event()) {
+            self.collect_events(index);
+        }
+    }
+
+    #[inline(never)]
+    fn collect_events(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
         let handle = Handle { index, generation: slot.generation };
         let Some(connection) = &mut slot.connection else { return };
@@ -518,7 +535,7 @@ impl Endpoint {
             self.remove(index);
             return;
         }
-        let next = connection.poll_timeout().map(|(at, _)| at);
+        let next = connection.wake_up(self.timer_slack);
         // A later deadline is noted when the earlier wake-up comes: acknowledgements move it with every batch.
         let keep = slot.wakeup.is_some_and(|old| next.is_none_or(|new| old <= new));
         if !keep && slot.wakeup != next {

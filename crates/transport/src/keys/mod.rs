@@ -17,7 +17,7 @@ use units::Instant;
 use wire::{Side, bits, decode_packet_number};
 
 use crate::PathId;
-use crate::crypto::{CipherSuite, HeaderKey, Labels, PacketKey, Secret, initial_secret};
+use crate::crypto::{CipherSuite, HeaderKey, KeyMaterial, Labels, PacketKey, Secret, initial_secrets};
 use crate::error::{Code, TransportError};
 use crate::tls::{Direction, Level};
 
@@ -126,6 +126,17 @@ impl DirectionKeys {
     fn new(suite: CipherSuite, secret: &Secret, labels: &Labels) -> Self {
         Self { packet: PacketKey::new(suite, secret, labels), header: HeaderKey::new(suite, secret, labels) }
     }
+
+    /// The keys of a secret, where they may have been derived before.
+    fn with(suite: CipherSuite, secret: &Secret, material: Option<&KeyMaterial>, labels: &Labels) -> Self {
+        match material {
+            Some(material) => Self {
+                packet: PacketKey::from_material(suite, material),
+                header: HeaderKey::from_material(suite, material),
+            },
+            None => Self::new(suite, secret, labels),
+        }
+    }
 }
 
 impl DirectionKeys {
@@ -201,8 +212,10 @@ impl Keys {
     pub fn set_initial(&mut self, dcid: &[u8]) {
         let suite = CipherSuite::Aes128Gcm;
         let labels = self.labels;
-        let keys = |sender| Some(DirectionKeys::new(suite, &initial_secret(labels, dcid, sender), labels));
-        self.initial = Some(Box::new(LevelKeys { local: keys(self.side), remote: keys(self.side.peer()) }));
+        let [client, server] = initial_secrets(labels, dcid);
+        let keys = |secret| Some(DirectionKeys::new(suite, secret, labels));
+        let (local, remote) = if self.side == Side::Client { (&client, &server) } else { (&server, &client) };
+        self.initial = Some(Box::new(LevelKeys { local: keys(local), remote: keys(remote) }));
         self.lower_integrity_limit(suite);
     }
 
@@ -220,15 +233,28 @@ impl Keys {
 
     /// Installs the keys that follow from a secret of the handshake.
     pub fn install(&mut self, level: Level, direction: Direction, suite: CipherSuite, secret: &Secret) {
+        self.install_with(level, direction, suite, secret, None);
+    }
+
+    /// As [`install`](Self::install), without deriving what TLS has derived already for the version that the keys are for.
+    pub fn install_with(
+        &mut self,
+        level: Level,
+        direction: Direction,
+        suite: CipherSuite,
+        secret: &Secret,
+        material: Option<&KeyMaterial>,
+    ) {
         self.lower_integrity_limit(suite);
         let labels = if level == Level::ZeroRtt { self.early_labels } else { self.labels };
+        let material = material.filter(|material| material.is_of(labels));
         let place = match level {
-            Level::OneRtt => return self.one_rtt.install(direction, suite, secret, labels),
+            Level::OneRtt => return self.one_rtt.install(direction, suite, secret, material, labels),
             Level::Initial => &mut self.initial,
             Level::ZeroRtt => &mut self.zero_rtt,
             Level::Handshake => &mut self.handshake,
         };
-        let keys = Some(DirectionKeys::new(suite, secret, labels));
+        let keys = Some(DirectionKeys::with(suite, secret, material, labels));
         let level = place.get_or_insert_default();
         match direction {
             Direction::Local => level.local = keys,

@@ -10,7 +10,7 @@ use wire::bits;
 
 use super::{DirectionKeys, SealError};
 use crate::PathId;
-use crate::crypto::{CipherSuite, HeaderKey, Labels, PacketKey, Secret};
+use crate::crypto::{CipherSuite, HeaderKey, KeyMaterial, Labels, PacketKey, Secret};
 use crate::tls::Direction;
 
 /// The key that opened a packet.
@@ -126,13 +126,21 @@ impl Phases {
         self.closing = true;
     }
 
-    pub(super) fn install(&mut self, direction: Direction, suite: CipherSuite, secret: &Secret, labels: &Labels) {
+    pub(super) fn install(
+        &mut self,
+        direction: Direction,
+        suite: CipherSuite,
+        secret: &Secret,
+        material: Option<&KeyMaterial>,
+        labels: &Labels,
+    ) {
         self.suite = suite;
+        let keys = DirectionKeys::with(suite, secret, material, labels);
         match direction {
             Direction::Local => {
                 let limit = self.limit.unwrap_or(suite.confidentiality_limit());
                 self.sealing = Some(Sealing {
-                    keys: DirectionKeys::new(suite, secret, labels),
+                    keys,
                     secret: secret.clone(),
                     sealed: 0,
                     update_from: limit - limit / 8,
@@ -145,9 +153,10 @@ impl Phases {
                 // RFC 9001 §6.3 MUST-1: current and next keys for receiving are both there
                 // RFC 9001 §9.5 SHOULD-1: the next receiving keys are made ahead
                 let next_secret = secret.next(suite, labels);
+                let DirectionKeys { packet: current, header } = keys;
                 self.opening = Some(Opening {
-                    header: HeaderKey::new(suite, secret, labels),
-                    current: PacketKey::new(suite, secret, labels),
+                    header,
+                    current,
                     next: PacketKey::new(suite, &next_secret, labels),
                     previous: None,
                     next_secret,

@@ -168,6 +168,34 @@ impl Streams {
         if data.is_empty() {
             return Ok(0);
         }
+        let n = self.take_in(slot, data)?;
+        self.refresh(slot);
+        Ok(n)
+    }
+
+    /// Takes all of `data` and ends the stream behind it: [`write`](Self::write) and [`finish`](Self::finish) at the cost of one of them.
+    ///
+    /// # Errors
+    /// [`WriteError::Blocked`] when the send buffer has no space for all of it: `data` is what is left, to be given again after
+    /// [`StreamEvent::Writable`]. The others are final.
+    pub fn write_last(&mut self, id: StreamId, data: &mut Bytes) -> Result<(), WriteError> {
+        let slot = self.writable(id)?;
+        while !data.is_empty() {
+            if let Err(error) = self.take_in(slot, data) {
+                self.refresh(slot);
+                return Err(error);
+            }
+        }
+        self.budget.leave(&mut self.slab, slot);
+        self.slab[slot].send.finish();
+        self.refresh(slot);
+        Ok(())
+    }
+
+    /// Moves as much of `data`, which is not empty, into the send buffer of a stream as that has space for. The stream's places in the lists
+    /// are as before.
+    #[inline]
+    fn take_in(&mut self, slot: Slot, data: &mut Bytes) -> Result<usize, WriteError> {
         let n = self.budget.admit(&mut self.slab, slot, data.len() as u64) as usize;
         if n == 0 {
             return Err(WriteError::Blocked);
@@ -176,7 +204,6 @@ impl Streams {
         let send = &mut self.slab[slot].send;
         self.budget.written(send.held(), n as u64);
         send.write(taken);
-        self.refresh(slot);
         Ok(n)
     }
 
@@ -190,6 +217,14 @@ impl Streams {
         self.slab[slot].send.finish();
         self.refresh(slot);
         Ok(())
+    }
+
+    /// Returns whether the application can still read the stream or write to it.
+    pub fn can_use(&mut self, id: StreamId) -> bool {
+        self.slab.find(id).is_some_and(|slot| {
+            let stream = &self.slab[slot];
+            stream.send.is_writable() || stream.recv.is_readable()
+        })
     }
 
     /// Gives a stream up: data that was not sent, or was sent and not acknowledged, vanishes. Permitted after

@@ -125,9 +125,10 @@ struct Piece {
 }
 
 impl Piece {
-    fn new(offset: u64, data: Bytes, held: &mut Holdings) -> Self {
+    /// Takes data, whose place needs no memory of its own when `inline`.
+    fn new(offset: u64, data: Bytes, inline: bool, held: &mut Holdings) -> Self {
         held.bytes += data.len() as u64;
-        let data = match held.pins.pin(data.len()) {
+        let data = match held.pins.pin(data.len(), inline) {
             Some(pin) => Data::Slice(data, pin),
             None => {
                 let block = data.to_vec();
@@ -306,7 +307,8 @@ impl Assembler {
 
     #[inline]
     fn push_ready(&mut self, offset: u64, data: Bytes, held: &mut Holdings) {
-        let piece = Piece::new(offset, data, held);
+        // The first piece lies in the stream itself, and most messages are no longer.
+        let piece = Piece::new(offset, data, self.ready.is_empty(), held);
         self.append_ready(piece, held);
     }
 
@@ -377,7 +379,7 @@ impl Assembler {
             } else {
                 data.slice((start - offset) as usize..(stop - offset) as usize)
             };
-            let piece = Piece::new(start, part, held);
+            let piece = Piece::new(start, part, false, held);
             let merged = !matches!(piece.data, Data::Slice(..))
                 && self.ahead.range_mut(..start).next_back().is_some_and(|(_, before)| before.absorb(&piece, held));
             if !merged {

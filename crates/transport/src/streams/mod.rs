@@ -483,6 +483,12 @@ impl Streams {
         *self = Self { figures, events, received: self.received, ..Self::new(self.side, &self.config) };
     }
 
+    /// Returns whether there is an event of a stream.
+    #[inline]
+    pub(crate) fn has_event(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// Takes the next event of a stream, oldest first. To be polled until there is none.
     #[inline]
     pub fn poll_event(&mut self) -> Option<StreamEvent> {

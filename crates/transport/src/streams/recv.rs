@@ -90,6 +90,11 @@ impl RecvPart {
         self.phase != Phase::Absent
     }
 
+    /// Returns whether the application may read, and has not been told the end.
+    pub(super) fn is_readable(&self) -> bool {
+        matches!(self.phase, Phase::Open | Phase::Reset { .. })
+    }
+
     /// Offset behind the highest byte seen; the final size once that is known.
     pub(super) fn highest(&self) -> u64 {
         self.highest

@@ -161,6 +161,9 @@ impl Schedule {
 
     /// Removes a stream from all lists, before its priority changes or it is removed.
     pub(super) fn remove(&mut self, slab: &mut Slab, slot: Slot) {
-        self.place(slab, slot, false, false);
+        let stream = &slab[slot];
+        if stream.scheduled || Queue::<REPAIR>::contains(stream) {
+            self.place(slab, slot, false, false);
+        }
     }
 }

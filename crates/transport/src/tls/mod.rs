@@ -23,7 +23,7 @@ use std::{borrow::Cow, task::Waker};
 pub use fault::{CertificateFault, HandshakeFault};
 pub use tickets::{MemoryTickets, Ticket, TicketStore};
 
-use crate::crypto::{CipherSuite, Secret};
+use crate::crypto::{CipherSuite, KeyMaterial, Secret};
 use crate::error::{Code, TransportError};
 
 /// An encryption level: which keys protect a packet (RFC 9001 §2.1).
@@ -81,6 +81,8 @@ pub enum TlsEvent {
         suite: CipherSuite,
         /// The secret.
         secret: Secret,
+        /// Keys that the backend has derived from it for packets.
+        keys: Option<KeyMaterial>,
     },
     /// The transport parameters of the peer, as they were on the wire. They are authenticated once the handshake is
     /// complete.

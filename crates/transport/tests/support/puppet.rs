@@ -344,7 +344,7 @@ impl Puppet {
         while let Some(event) = self.session.next_event() {
             match event {
                 TlsEvent::Write { level, data } => self.crypto[place(level)].write(&data),
-                TlsEvent::Secret { level, direction, suite, secret } => {
+                TlsEvent::Secret { level, direction, suite, secret, .. } => {
                     self.keys.install(level, direction, suite, &secret);
                 }
                 _ => {}

@@ -5,6 +5,9 @@ use std::iter::FusedIterator;
 use super::{Ack, Frame, StreamFrame, frame_type as t, table::body};
 use crate::{Reader, StreamId, Truncated, varint};
 
+/// DATAGRAM with its length.
+pub(super) const DATAGRAM_WITH_LEN: u64 = t::DATAGRAM | t::DATAGRAM_LEN;
+
 /// Kind of fault, see [`FrameError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameErrorKind {
@@ -77,6 +80,16 @@ impl<'a> Iterator for Frames<'a> {
                     .map(Frame::Ack)
                     .map_err(|kind| FrameError { frame_type: ty, kind })
             }
+            t::DATAGRAM => {
+                let _ = self.r.u8();
+                Ok(Frame::Datagram { data: self.r.rest() })
+            }
+            ty @ DATAGRAM_WITH_LEN => {
+                let _ = self.r.u8();
+                let data = self.r.counted();
+                data.map(|data| Frame::Datagram { data })
+                    .map_err(|error| FrameError { frame_type: ty, kind: error.into() })
+            }
             _ => other(&mut self.r),
         };
         if frame.is_err() {
@@ -100,7 +113,7 @@ fn stream<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, FrameErrorKind> 
     Ok(Frame::Stream(StreamFrame { id, offset, fin: ty & t::STREAM_FIN != 0, data }))
 }
 
-/// Every frame that is neither STREAM nor a plain ACK.
+/// Every frame that is neither STREAM, DATAGRAM nor a plain ACK.
 fn other<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
     let before = r.position();
     let ty = r.varint().map_err(|_| FrameError { frame_type: 0, kind: FrameErrorKind::Truncated })?;
@@ -111,6 +124,14 @@ fn other<'a>(r: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
         body(r, ty)
     };
     frame.map_err(|kind| FrameError { frame_type: ty, kind })
+}
+
+/// Number of bytes at the front that are 0: PADDING frames, of which a first flight has a thousand.
+pub(super) fn zeros(bytes: &[u8]) -> usize {
+    let (blocks, rest) = bytes.as_chunks::<16>();
+    let whole = 16 * blocks.iter().take_while(|block| u128::from_ne_bytes(**block) == 0).count();
+    let rest = if whole < bytes.len() - rest.len() { &bytes[whole..] } else { rest };
+    whole + rest.iter().take_while(|byte| **byte == 0).count()
 }
 
 /// RFC 9000 §4.6 MUST-1, RFC 9000 §19.11 MUST-1, RFC 9000 §19.14 MUST-1: a limit on streams above 2^60 could not be

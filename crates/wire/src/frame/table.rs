@@ -8,7 +8,7 @@ use super::{
     data::{crypto_header_len, datagram_header_len, encode_crypto_header, encode_datagram_header},
     field::Field,
     frame_type as t,
-    parse::stream_limit,
+    parse::{stream_limit, zeros},
 };
 use crate::{ConnectionId, Dir, Reader, ResetToken, StreamId, Writer, varint};
 
@@ -153,13 +153,11 @@ macro_rules! frames {
             }
         }
 
-        /// Reads what follows the type of a frame that is neither STREAM nor a plain ACK.
+        /// Reads what follows the type of a frame that is neither STREAM, DATAGRAM nor a plain ACK.
         pub(super) fn body<'a>(r: &mut Reader<'a>, ty: u64) -> Result<Frame<'a>, FrameErrorKind> {
-            const DATAGRAM_WITH_LEN: u64 = t::DATAGRAM | t::DATAGRAM_LEN;
             Ok(match ty {
                 t::PADDING => {
-                    let rest = r.peek();
-                    let more = rest.iter().position(|&byte| byte != 0).unwrap_or(rest.len());
+                    let more = zeros(r.peek());
                     r.bytes(more)?;
                     Frame::Padding { len: 1 + more }
                 }
@@ -176,8 +174,6 @@ macro_rules! frames {
                 t::MAX_STREAMS_UNI => Frame::MaxStreams { dir: Dir::Uni, limit: stream_limit(r)? },
                 t::STREAMS_BLOCKED_BIDI => Frame::StreamsBlocked { dir: Dir::Bi, limit: stream_limit(r)? },
                 t::STREAMS_BLOCKED_UNI => Frame::StreamsBlocked { dir: Dir::Uni, limit: stream_limit(r)? },
-                t::DATAGRAM => Frame::Datagram { data: r.rest() },
-                DATAGRAM_WITH_LEN => Frame::Datagram { data: r.counted()? },
                 t::REPAIR => Frame::Repair(RepairFrame::parse(r)?),
                 t::SYMBOL_ACK => Frame::SymbolAck(SymbolAck::parse(r)?),
                 t::ACK_RECEIVE_TIMESTAMPS => Frame::Ack(Ack::parse_with_times(r, false)?),

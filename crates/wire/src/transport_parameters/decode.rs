@@ -25,7 +25,8 @@ impl TransportParameters {
     /// When the bytes end early, a parameter comes twice, has a value it must not have, or is not the sender's to send.
     pub fn decode(sender: Side, bytes: &[u8]) -> Result<Self, TransportParameterError> {
         let mut parameters = Self::default();
-        let mut seen = Vec::new();
+        // As many as an endpoint with all extensions sends.
+        let mut seen = Vec::with_capacity(32);
         let mut r = Reader::new(bytes);
         while !r.is_empty() {
             let id = r.varint().map_err(|_| TransportParameterError { id: u64::MAX, what: "is cut off" })?;

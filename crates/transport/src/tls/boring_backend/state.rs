@@ -91,7 +91,7 @@ impl State {
                 Side::Server => self.early_data = EarlyData::Accepted,
             }
         }
-        self.events.push_back(TlsEvent::Secret { level, direction, suite, secret });
+        self.events.push_back(TlsEvent::Secret { level, direction, suite, secret, keys: None });
     }
 
     /// The library has handshake bytes to send, whole messages.

@@ -131,7 +131,7 @@ fn secrets(said: &[TlsEvent], side: Side) -> Vec<(Level, Side, CipherSuite, Vec<
     let mut all: Vec<_> = said
         .iter()
         .filter_map(|event| match event {
-            TlsEvent::Secret { level, direction, suite, secret } => {
+            TlsEvent::Secret { level, direction, suite, secret, .. } => {
                 let sender = if *direction == Direction::Local { side } else { side.peer() };
                 Some((*level, sender, *suite, secret.as_slice().to_vec()))
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustls::client::Resumption;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::CryptoProvider;
-use rustls::crypto::aws_lc_rs::{cipher_suite, default_provider, kx_group};
+use rustls::crypto::aws_lc_rs::{default_provider, kx_group};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
@@ -16,7 +16,7 @@ use super::identity::{ConfigError, Identity, List, certificates, root_store};
 use super::secrets::{Capture, Secrets};
 use super::store::Sessions;
 use super::tickets::{Settings, TicketStats, Tickets};
-use super::{Connection, RustlsSession, quic_version};
+use super::{Connection, RustlsSession, packet_keys, quic_version};
 use crate::crypto::CipherSuite;
 use crate::ring::{KeyRing, StrikeRegister};
 use crate::tls::{ClientTls, MemoryTickets, ServerTls, Session, TicketStore, TlsError};
@@ -100,11 +100,7 @@ impl Common {
         if self.groups.is_empty() {
             return Err(ConfigError::Empty(List::KeyExchanges));
         }
-        let cipher_suites = self.suites.iter().map(|suite| match suite {
-            CipherSuite::Aes128Gcm => cipher_suite::TLS13_AES_128_GCM_SHA256,
-            CipherSuite::Aes256Gcm => cipher_suite::TLS13_AES_256_GCM_SHA384,
-            CipherSuite::ChaCha20Poly1305 => cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
-        });
+        let cipher_suites = self.suites.iter().map(|suite| packet_keys::supported(*suite));
         let kx_groups = self.groups.iter().map(|group| match group {
             KeyExchange::X25519MlKem768 => kx_group::X25519MLKEM768,
             KeyExchange::X25519 => kx_group::X25519,

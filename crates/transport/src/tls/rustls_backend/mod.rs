@@ -3,6 +3,7 @@
 mod config;
 pub(in crate::tls) mod gate;
 pub(in crate::tls) mod identity;
+mod packet_keys;
 mod secrets;
 mod settled;
 mod store;
@@ -17,6 +18,7 @@ use std::{collections::VecDeque, sync::Arc, task::Waker};
 pub use config::{ClientBuilder, FixedClock, KeyExchange, RustlsClient, RustlsServer, ServerBuilder};
 use gate::{Gate, Passage};
 pub use identity::{ConfigError, Credential, Identity, List};
+pub use packet_keys::crypto_provider;
 use rustls::quic::{Connection, KeyChange, Version};
 use rustls::{AlertDescription, HandshakeKind, HandshakeType, PeerMisbehaved};
 use secrets::Secrets;
@@ -30,7 +32,7 @@ use super::{
     CertificateFault, Direction, EarlyData, HandshakeFault, Level, Progress, Session, TicketVersions, TlsError,
     TlsEvent, alert,
 };
-use crate::crypto::CipherSuite;
+use crate::crypto::{CipherSuite, KeyMaterial};
 
 fn quic_version(version: u32) -> Result<Version, TlsError> {
     match version {
@@ -50,6 +52,8 @@ struct RustlsSession {
     server_name: Option<String>,
     secrets: Secrets,
     events: VecDeque<TlsEvent>,
+    /// The peer's keys of 1-RTT packets, until it may be told.
+    one_rtt_keys: Option<KeyMaterial>,
     write_level: Level,
     read_level: Level,
     early_data: EarlyData,
@@ -78,6 +82,7 @@ impl RustlsSession {
             server_name,
             secrets,
             events: VecDeque::new(),
+            one_rtt_keys: None,
             write_level: Level::Initial,
             read_level: Level::Initial,
             early_data: EarlyData::None,
@@ -153,7 +158,9 @@ impl RustlsSession {
         self.collect_parameters();
         loop {
             let mut data = Vec::new();
-            let change = self.connection.write_hs(&mut data);
+            let Self { connection, secrets, .. } = self;
+            let change = secrets.capture(|| connection.write_hs(&mut data));
+            let [local, remote] = secrets.take_keys();
             let wrote = !data.is_empty();
             if let (Level::OneRtt, Some(tickets)) = (self.write_level, &self.tickets) {
                 let version = self.secrets.ticket_versions.given;
@@ -165,13 +172,14 @@ impl RustlsSession {
             match change {
                 // What is written from here on belongs to the new level.
                 Some(KeyChange::Handshake { .. }) => {
-                    self.tell_secret(Level::Handshake, Direction::Local);
-                    self.tell_secret(Level::Handshake, Direction::Remote);
+                    self.tell_secret(Level::Handshake, Direction::Local, local);
+                    self.tell_secret(Level::Handshake, Direction::Remote, remote);
                     self.write_level = Level::Handshake;
                     self.read_level = Level::Handshake;
                 }
                 Some(KeyChange::OneRtt { .. }) => {
-                    self.tell_secret(Level::OneRtt, Direction::Local);
+                    self.tell_secret(Level::OneRtt, Direction::Local, local);
+                    self.one_rtt_keys = remote;
                     self.write_level = Level::OneRtt;
                 }
                 None if wrote => {}
@@ -183,7 +191,8 @@ impl RustlsSession {
             self.read_level = Level::OneRtt;
             // RFC 9001 §5.7 MUST NOT-1, MUST NOT-2, MUST NOT-3: a server does not open 1-RTT packets before the
             // handshake is complete.
-            self.tell_secret(Level::OneRtt, Direction::Remote);
+            let keys = self.one_rtt_keys.take();
+            self.tell_secret(Level::OneRtt, Direction::Remote, keys);
             self.collect_parameters();
             self.events.push_back(TlsEvent::Complete);
         }
@@ -191,10 +200,13 @@ impl RustlsSession {
 
     /// Early data: its secret on both sides, the server's verdict on the client's.
     fn collect_early_data(&mut self) {
-        let accepted = match &self.connection {
+        let Self { connection, secrets, early_data, .. } = self;
+        let accepted = match connection {
             Connection::Client(client) => client.is_early_data_accepted(),
-            // rustls forgets the secret when it refuses early data.
-            Connection::Server(server) => server.zero_rtt_keys().is_some(),
+            // rustls forgets the secret when it refuses early data. It derives keys whenever it is asked.
+            Connection::Server(server) => {
+                *early_data == EarlyData::None && secrets.capture(|| server.zero_rtt_keys().is_some())
+            }
         };
         match (self.side, self.early_data) {
             (Side::Client, EarlyData::None) if self.secrets.client_early.is_some() => {
@@ -202,7 +214,7 @@ impl RustlsSession {
                 if let Some(parameters) = self.connection.quic_transport_parameters() {
                     self.events.push_back(TlsEvent::RememberedParameters(parameters.to_vec()));
                 }
-                self.tell_secret(Level::ZeroRtt, Direction::Local);
+                self.tell_secret(Level::ZeroRtt, Direction::Local, None);
             }
             (Side::Client, EarlyData::Offered) if accepted => {
                 self.early_data = EarlyData::Accepted;
@@ -214,7 +226,8 @@ impl RustlsSession {
             }
             (Side::Server, EarlyData::None) if accepted => {
                 self.early_data = EarlyData::Accepted;
-                self.tell_secret(Level::ZeroRtt, Direction::Remote);
+                let [keys, _] = self.secrets.take_keys();
+                self.tell_secret(Level::ZeroRtt, Direction::Remote, keys);
             }
             _ => {}
         }
@@ -241,7 +254,7 @@ impl RustlsSession {
         }
     }
 
-    fn tell_secret(&mut self, level: Level, direction: Direction) {
+    fn tell_secret(&mut self, level: Level, direction: Direction, keys: Option<KeyMaterial>) {
         let sender = match direction {
             Direction::Local => self.side,
             Direction::Remote => self.side.peer(),
@@ -256,7 +269,7 @@ impl RustlsSession {
         };
         // Both exist whenever rustls announces keys; without them the connection could only stall, so it would show.
         if let (Some(secret), Some(suite)) = (secret, self.cipher_suite()) {
-            self.events.push_back(TlsEvent::Secret { level, direction, suite, secret });
+            self.events.push_back(TlsEvent::Secret { level, direction, suite, secret, keys });
         }
     }
 

@@ -8,8 +8,12 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use rustls::KeyLog;
+use rustls::crypto::cipher::AeadKey;
 
-use crate::{crypto::Secret, tls::TicketVersions};
+use crate::{
+    crypto::{KeyMaterial, Labels, Secret},
+    tls::TicketVersions,
+};
 
 /// The secrets of one connection, as far as they were derived.
 #[derive(Default)]
@@ -27,6 +31,12 @@ pub(super) struct Secrets {
     pub(super) exporter: Option<Secret>,
     /// The random bytes of the ClientHello, by which key logs name the connection.
     pub(super) client_random: Option<[u8; 32]>,
+    /// Labels of the version that rustls derives keys of packets for.
+    labels: Option<&'static Labels>,
+    /// A header protection key whose packet protection key is derived next.
+    header_key: Option<AeadKey>,
+    /// Keys of packets as they were derived last: those of this end first.
+    keys: [Option<KeyMaterial>; 2],
 }
 
 thread_local! {
@@ -59,6 +69,32 @@ impl Secrets {
         SLOT.with_borrow_mut(|slot| slot.as_mut().map(|secrets| secrets.sessions.push((name, session))).is_some())
     }
 
+    /// Leaves the header protection key of a direction with the session that is inside rustls on this thread.
+    pub(super) fn leave_header_key(key: AeadKey) {
+        SLOT.with_borrow_mut(|slot| {
+            if let Some(secrets) = slot {
+                secrets.header_key = Some(key);
+            }
+        });
+    }
+
+    /// Leaves the other keys of the direction.
+    pub(super) fn leave_packet_key(key: &[u8], iv: [u8; 12]) {
+        SLOT.with_borrow_mut(|slot| {
+            let Some(secrets) = slot else { return };
+            if let (Some(labels), Some(header)) = (secrets.labels, secrets.header_key.take()) {
+                let [local, remote] = &mut secrets.keys;
+                let place = if local.is_none() { local } else { remote };
+                *place = KeyMaterial::new(labels, key, iv, header.as_ref());
+            }
+        });
+    }
+
+    /// Takes the keys of both directions that were left since the last call: of this end, and of the peer.
+    pub(super) fn take_keys(&mut self) -> [Option<KeyMaterial>; 2] {
+        std::mem::take(&mut self.keys)
+    }
+
     /// The versions that tickets belong to, of the session that is inside rustls on this thread.
     pub(super) fn ticket_versions() -> Option<TicketVersions> {
         SLOT.with_borrow(|slot| slot.as_ref().map(|secrets| secrets.ticket_versions))
@@ -66,7 +102,7 @@ impl Secrets {
 
     /// No secrets, of a session that is for this version of QUIC.
     pub(super) fn for_version(version: u32) -> Self {
-        Self { ticket_versions: TicketVersions::both(version), ..Self::default() }
+        Self { ticket_versions: TicketVersions::both(version), labels: Labels::of(version), ..Self::default() }
     }
 
     fn named(&mut self, label: &str) -> Option<&mut Option<Secret>> {

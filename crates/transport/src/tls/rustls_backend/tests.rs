@@ -4,6 +4,8 @@ use rustls::KeyLog;
 use wire::version::{V1, V2};
 
 use super::*;
+use crate::PathId;
+use crate::crypto::{HeaderKey, Labels, PacketKey, SAMPLE_LEN};
 use crate::error::Code;
 use crate::tls::client_hello::ClientHello;
 use crate::tls::testing::{Delay, Delayed, converse};
@@ -58,7 +60,7 @@ fn start(client: &dyn ClientTls, server: &dyn ServerTls) -> (Box<dyn Session>, B
 fn secrets(said: &[TlsEvent]) -> Vec<(Level, Direction, CipherSuite, Vec<u8>)> {
     said.iter()
         .filter_map(|event| match event {
-            TlsEvent::Secret { level, direction, suite, secret } => {
+            TlsEvent::Secret { level, direction, suite, secret, .. } => {
                 Some((*level, *direction, *suite, secret.as_slice().to_vec()))
             }
             _ => None,
@@ -95,6 +97,26 @@ fn assert_secrets_match(client_said: &[TlsEvent], server_said: &[TlsEvent], coun
     }
 }
 
+/// Checks that keys which come with secrets are what the transport would derive.
+fn assert_keys_are_of_their_secrets(said: &[TlsEvent], version: u32) {
+    let labels = Labels::of(version).unwrap();
+    for event in said {
+        let TlsEvent::Secret { suite, secret, keys, .. } = event else { continue };
+        let keys = keys.as_ref().expect("rustls derives them");
+        assert!(keys.is_of(labels));
+        let packets = [PacketKey::new(*suite, secret, labels), PacketKey::from_material(*suite, keys)];
+        let [ours, theirs] = packets.map(|key| {
+            let mut packet = [7; 40];
+            key.seal(3, PathId(0), b"header", &mut packet);
+            packet
+        });
+        assert_eq!(ours, theirs);
+        let headers = [HeaderKey::new(*suite, secret, labels), HeaderKey::from_material(*suite, keys)];
+        let [ours, theirs] = headers.map(|key| key.mask(&[5; SAMPLE_LEN]));
+        assert_eq!(ours, theirs);
+    }
+}
+
 // RFC 9001 §5.3 MUST NOT-1; RFC 9001 §8.1 MUST-1
 #[test]
 fn a_handshake_completes_with_every_suite_and_version() {
@@ -107,6 +129,8 @@ fn a_handshake_completes_with_every_suite_and_version() {
             let (client_said, server_said) = converse(&mut *client, &mut *server).unwrap();
             assert!(client.is_complete() && server.is_complete());
             assert_secrets_match(&client_said, &server_said, 4);
+            assert_keys_are_of_their_secrets(&client_said, version);
+            assert_keys_are_of_their_secrets(&server_said, version);
             assert_eq!(parameters(&client_said), b"of the server");
             assert_eq!(parameters(&server_said), b"of the client");
             assert_eq!(client.cipher_suite(), Some(suite));

@@ -35,6 +35,8 @@ const MAX_APPLICATION: usize = 255;
 /// Format of a ticket's content, its first byte.
 const FORMAT: u8 = 1;
 const NEW_SESSION_TICKET: u8 = 4;
+/// Bytes of a sealed ticket beside session and application's state: key and nonce, time, age, limits, lengths, tag.
+const SEALED_MORE: usize = 128;
 /// Transport parameters that early data depends on.
 const LIMITS: usize = 10;
 
@@ -224,7 +226,9 @@ impl Tickets {
         version: u32,
         parameters: &[u8],
     ) -> Vec<u8> {
-        let mut out = Vec::with_capacity(data.len());
+        let sealed = |session: &[u8]| self.application.len() + session.len() + SEALED_MORE;
+        let mut out =
+            Vec::with_capacity(data.len() + sessions.iter().map(|(_, session)| sealed(session)).sum::<usize>());
         let mut rest = &data[..];
         while let Some((head, after)) = rest.split_first_chunk::<4>() {
             let len = usize::from(head[1]) << 16 | usize::from(head[2]) << 8 | usize::from(head[3]);
@@ -269,7 +273,8 @@ impl Tickets {
         }
 
         let len = 4 + 4 + 1 + nonce.len() + 2 + ticket.len() + extensions.len();
-        let mut message = vec![NEW_SESSION_TICKET];
+        let mut message = Vec::with_capacity(4 + len);
+        message.push(NEW_SESSION_TICKET);
         message.extend_from_slice(&u32::try_from(len).ok()?.to_be_bytes()[1..]);
         message.extend_from_slice(&u32::try_from(lifetime).ok()?.to_be_bytes());
         message.extend_from_slice(&age_add.to_be_bytes());
@@ -283,7 +288,8 @@ impl Tickets {
     }
 
     fn seal(&self, (now, version): (u64, u32), age_add: u32, limits: &Limits, session: &[u8]) -> Option<Vec<u8>> {
-        let mut content = vec![FORMAT];
+        let mut content = Vec::with_capacity(self.application.len() + session.len() + SEALED_MORE);
+        content.push(FORMAT);
         content.extend_from_slice(&now.to_be_bytes());
         content.extend_from_slice(&age_add.to_be_bytes());
         limits.iter().for_each(|limit| content.extend_from_slice(&limit.to_be_bytes()));

@@ -131,7 +131,7 @@ impl ToySession {
         };
         let suite = self.toy.suite;
         let secret = Toy::secret(suite, level, sender);
-        self.events.push_back(TlsEvent::Secret { level, direction, suite, secret });
+        self.events.push_back(TlsEvent::Secret { level, direction, suite, secret, keys: None });
     }
 
     fn finish(&mut self) {
