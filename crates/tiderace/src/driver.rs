@@ -306,7 +306,9 @@ impl Future for Driver {
         if let Some(tls) = &mut this.tls {
             tls.submit(shared.clock.now(), &mut state.endpoint);
         }
-        state.collect_events(&mut this.wake);
+        while state.collect_events(shared.clock.now(), &mut this.wake) {
+            again |= this.transmit(cx, &mut state);
+        }
         if this.wake.is_empty() {
             again |= this.transmit(cx, &mut state);
         } else {
@@ -315,7 +317,8 @@ impl Future for Driver {
         }
         again |= this.receive_tls(cx, &mut state);
         state.socket = this.socket.stats;
-        state.collect_events(&mut this.wake);
+        // Writing may have ended connections, and with that let others have memory.
+        again |= state.collect_events(shared.clock.now(), &mut this.wake);
         again |= this.arm(cx, &state);
         let ended = state.orphaned && state.endpoint.open_connections() == 0;
         if state.endpoint.open_connections() == 0 {

@@ -1,6 +1,7 @@
 //! Endpoint: an address with all of its connections.
 
 use std::{
+    any::Any,
     future::poll_fn,
     io,
     net::{SocketAddr, UdpSocket},
@@ -23,6 +24,7 @@ use crate::{
     driver::{Driver, Parts},
     error::ConnectError,
     load_balancers::LoadBalancers,
+    service::{Running, ServedConnection, Service},
     shards::{self, ShardLink, Shards},
     shared::{Shared, State},
     socket::{Socket, SocketStats},
@@ -292,8 +294,39 @@ impl Endpoint {
         .await
     }
 
-    /// Accepts further connections with another configuration, or with `None` no more. Existing connections and handshakes in progress keep
-    /// theirs.
+    /// Lets services answer the streams of connections that are accepted from here on, on the tasks that drive the sockets: one service for
+    /// each shard, made by `make` from its number. A connection that its service does not take is accepted as ever. For clients nothing
+    /// changes.
+    pub fn serve<S: Service>(&self, mut make: impl FnMut(usize) -> S) {
+        for shared in &self.shards {
+            let service = Running::new(make(shared.shard.into()));
+            shared.lock().service = Some(Box::new(service));
+        }
+    }
+
+    /// Lets the caller act on the service of a shard and one of its connections, for example to write an answer that was not ready in time.
+    /// `None` when there is no such service or the connection is over.
+    ///
+    /// # Panics
+    /// When there is no shard of this number.
+    pub fn with_service<S: Service, T>(
+        &self,
+        shard: usize,
+        connection: Handle,
+        act: impl FnOnce(&mut S, &mut ServedConnection<'_>) -> T,
+    ) -> Option<T> {
+        let shared = &self.shards[shard];
+        let mut state = shared.lock();
+        let State { endpoint, service, .. } = &mut *state;
+        let service: &mut dyn Any = service.as_deref_mut()?;
+        let service = service.downcast_mut::<Running<S>>()?;
+        let result = service.act(shared.clock.now(), connection, endpoint.connection_mut(connection)?, act);
+        state.wake_driver();
+        Some(result)
+    }
+
+    /// Accepts connections with another configuration from here on, or with `None` no more; existing connections keep theirs,
+    /// and so do handshakes under way.
     pub fn set_server_config(&self, config: Option<ServerConfig>) {
         let count = u8::try_from(self.shards.len()).expect("shards are counted in a byte");
         let config = config.map(|config| Arc::new(share(config, count)));

@@ -51,17 +51,20 @@ mod error;
 mod hand_over;
 mod held;
 mod load_balancers;
+mod parts;
 mod pending;
 mod qlog;
 mod readiness;
 #[cfg(target_os = "linux")]
 mod reuseport;
+mod service;
 mod shards;
 mod shared;
 #[cfg(target_os = "linux")]
 mod siblings;
 mod socket;
 mod stream;
+mod stream_map;
 mod tap;
 #[cfg(target_os = "linux")]
 mod thread_policy;
@@ -76,6 +79,7 @@ pub use error::{ConnectError, DatagramError, ReadError, ReadToEndError, ResetAtE
 pub use hand_over::HandshakeId;
 pub use load_balancers::{LoadBalancers, Trust};
 pub use qlog::QlogDir;
+pub use service::{ServedConnection, ServedStream, Service};
 pub use shards::Shards;
 #[cfg(target_os = "linux")]
 pub use siblings::Sibling;
@@ -90,8 +94,8 @@ pub use transport;
 #[cfg(feature = "boringssl")]
 pub use transport::tls::boring_backend::{BoringClient, BoringServer};
 pub use transport::{
-    ClientConfig, CloseReason, IdGeneration, MigrateError, PreferredAddresses, Profile, RetryPolicy, RoutableConfig,
-    ServerConfig, Stats,
+    ClientConfig, CloseReason, Handle, IdGeneration, MigrateError, PreferredAddresses, Profile, RetryPolicy,
+    RoutableConfig, ServerConfig, Stats,
     fec::{DatagramFlow, FecPolicy, Protection},
     memory::{Charge, ConnectionBudget, ProcessBudget},
     ring::KeyRing,

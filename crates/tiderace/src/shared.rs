@@ -13,13 +13,22 @@ use transport::{
     memory::{Charge, ConnectionBudget, ITEM_OVERHEAD},
     streams::{StreamEvent, Unread},
 };
+use units::{Duration, Instant};
 use wire::{Dir, StreamId};
 
 use crate::{
     buffers::RECEIVE_BUFFER,
     clock::Clock,
+    service::Serve,
     socket::{Socket, SocketStats},
+    stream_map::StreamMap,
 };
+
+/// Events that the service works on before what it has written leaves: the peer works on the first answers meanwhile.
+const SERVED_PER_SEND: usize = 20;
+
+/// Time by which deadlines may be late that no peer waits for: 10,000 connections at rest would wake the driver one by one.
+const TIMER_SLACK: Duration = Duration::from_millis(64);
 
 /// Shared by the driver and all handles of an endpoint.
 pub(crate) struct Shared {
@@ -34,6 +43,8 @@ pub(crate) struct State {
     pub(crate) endpoint: transport::Endpoint,
     // Boxed, because a table has up to twice as many places as entries.
     pub(crate) connections: FxHashMap<Handle, Box<Waiters>>,
+    /// Answers the streams of connections that it takes, in place of tasks.
+    pub(crate) service: Option<Box<dyn Serve>>,
     pub(crate) incoming: VecDeque<Handle>,
     /// Connections with accepted early data whose handshake is not complete.
     pub(crate) incoming_early: VecDeque<Handle>,
@@ -73,13 +84,14 @@ pub(crate) struct Waiters {
     pub(crate) closed: Option<CloseReason>,
     /// Handles of the connection or of its streams exist.
     pub(crate) held: bool,
-    /// Tasks that wait for anything other than a stream; they are few, so one list suffices.
+    /// The service answers; nobody else waits for anything.
+    served: bool,
+    /// Few wait for anything but a stream, so one list does.
     others: Vec<(Wait, Waker)>,
-    // The peer chooses the IDs of its streams, but has no more of them at a time than the limit: a simple hash will do.
-    readers: FxHashMap<StreamId, Waker>,
-    writers: FxHashMap<StreamId, Waker>,
+    readers: StreamMap<Waker>,
+    writers: StreamMap<Waker>,
     /// Outcomes of finished streams, and of those reset behind a reliable size, whose handles exist.
-    ends: FxHashMap<StreamId, End>,
+    ends: StreamMap<End>,
     /// Unread data when the peer closed the connection, for readers that come later.
     // Boxed: few connections ever have any.
     unread: Option<Box<Kept>>,
@@ -126,15 +138,6 @@ pub(crate) enum Wait {
     DatagramRoom,
 }
 
-/// Removes an entry; a table without entries gives its memory back, so that a connection at rest has none.
-fn take<T>(map: &mut FxHashMap<StreamId, T>, id: StreamId) -> Option<T> {
-    let taken = map.remove(&id);
-    if map.is_empty() && map.capacity() > 0 {
-        *map = FxHashMap::default();
-    }
-    taken
-}
-
 impl Waiters {
     /// Wakes `waker` when the condition is met. A task that asks often, as one that waits for several things does, is woken
     /// once.
@@ -158,12 +161,12 @@ impl Waiters {
 
     /// Removes the waker of a stream's reader, because its future was dropped.
     pub(crate) fn forget_reader(&mut self, id: StreamId) {
-        take(&mut self.readers, id);
+        self.readers.remove(id);
     }
 
     /// Removes and returns the waker of a stream's writer, because its future was dropped: a task that waits for the end is to be woken.
     pub(crate) fn forget_writer(&mut self, id: StreamId) -> Option<Waker> {
-        take(&mut self.writers, id)
+        self.writers.remove(id)
     }
 
     /// Follows the end of the stream from here on.
@@ -172,18 +175,18 @@ impl Waiters {
     }
 
     pub(crate) fn end_of(&mut self, id: StreamId) -> Option<&mut End> {
-        self.ends.get_mut(&id)
+        self.ends.get_mut(id)
     }
 
     /// Notes that the stream was reset: data that is not delivered yet never will be.
     pub(crate) fn give_up_end(&mut self, id: StreamId) {
-        if matches!(self.ends.get(&id), Some(End::Pending(_))) {
+        if matches!(self.ends.get_mut(id), Some(End::Pending(_))) {
             self.forget_end(id);
         }
     }
 
     pub(crate) fn forget_end(&mut self, id: StreamId) {
-        take(&mut self.ends, id);
+        self.ends.remove(id);
     }
 
     /// Takes the unread data of a stream at the end of the connection, if that was not taken before.
@@ -192,7 +195,7 @@ impl Waiters {
     }
 
     fn on_end(&mut self, id: StreamId, end: End, wake: &mut Vec<Waker>) {
-        if let Some(place) = self.ends.get_mut(&id)
+        if let Some(place) = self.ends.get_mut(id)
             && let End::Pending(waker) = std::mem::replace(place, end)
         {
             wake.extend(waker);
@@ -209,11 +212,11 @@ impl Waiters {
             Event::Stream(event) => match event {
                 StreamEvent::Opened { dir } => self.come(Wait::Accept(dir), wake),
                 StreamEvent::StreamsAvailable { dir } => self.come(Wait::Open(dir), wake),
-                StreamEvent::Readable { id } => wake.extend(take(&mut self.readers, id)),
-                StreamEvent::Writable { id } => wake.extend(take(&mut self.writers, id)),
+                StreamEvent::Readable { id } => wake.extend(self.readers.remove(id)),
+                StreamEvent::Writable { id } => wake.extend(self.writers.remove(id)),
                 StreamEvent::Finished { id } => self.on_end(id, End::Delivered, wake),
                 StreamEvent::Stopped { id, code } => {
-                    wake.extend(take(&mut self.writers, id));
+                    wake.extend(self.writers.remove(id));
                     self.on_end(id, End::Stopped(code), wake);
                 }
             },
@@ -230,7 +233,7 @@ impl Waiters {
     fn wake_all(&mut self, wake: &mut Vec<Waker>) {
         wake.extend(std::mem::take(&mut self.others).into_iter().map(|(_, waker)| waker));
         for map in [&mut self.readers, &mut self.writers] {
-            wake.extend(map.drain().map(|(_, waker)| waker));
+            wake.extend(map.take_all());
         }
         for end in self.ends.values_mut() {
             if let End::Pending(waker) = end {
@@ -243,10 +246,12 @@ impl Waiters {
 impl Shared {
     pub(crate) fn new(shard: u8, clock: Clock, mut endpoint: transport::Endpoint) -> Arc<Self> {
         endpoint.set_receive_buffer(RECEIVE_BUFFER);
+        endpoint.set_timer_slack(TIMER_SLACK);
         Arc::new(Self {
             state: Mutex::new(State {
                 endpoint,
                 connections: FxHashMap::default(),
+                service: None,
                 incoming: VecDeque::new(),
                 incoming_early: VecDeque::new(),
                 incoming_waiters: Vec::new(),
@@ -281,13 +286,35 @@ impl State {
         }
     }
 
-    /// Takes the events of all connections and collects the wakers of the tasks that wait for them.
-    pub(crate) fn collect_events(&mut self, wake: &mut Vec<Waker>) {
+    /// Takes the events of all connections: lets the service work on those of its own, and collects the wakers of the tasks that wait
+    /// for the others. `true` when there are more, and what the service has written should leave before it goes on.
+    pub(crate) fn collect_events(&mut self, now: Instant, wake: &mut Vec<Waker>) -> bool {
+        let mut served = 0;
         while let Some(handle) = self.endpoint.poll_accept() {
             self.connections.entry(handle).or_default();
         }
         while let Some((handle, event)) = self.endpoint.poll_event() {
             let Some(waiters) = self.connections.get_mut(&handle) else { continue };
+            if matches!(event, Event::Connected)
+                && !waiters.held
+                && let (Some(service), Some(connection)) = (&mut self.service, self.endpoint.connection_mut(handle))
+            {
+                waiters.served = service.connected(now, handle, connection);
+            }
+            if let (true, Some(service)) = (waiters.served, &mut self.service) {
+                if let Event::Closed(reason) = &event {
+                    service.closed(handle, reason);
+                    self.connections.remove(&handle);
+                    self.incoming_early.retain(|other| *other != handle);
+                } else if let Some(connection) = self.endpoint.connection_mut(handle) {
+                    service.event(now, handle, connection, &event);
+                }
+                served += 1;
+                if served == SERVED_PER_SEND {
+                    return true;
+                }
+                continue;
+            }
             let waits = !waiters.held;
             let arrived = waits && matches!(event, Event::Connected);
             let early = waits && matches!(event, Event::EarlyData { accepted: true });
@@ -313,6 +340,7 @@ impl State {
                 self.incoming_early.retain(|other| *other != handle);
             }
         }
+        false
     }
 
     /// Returns the next connection that was accepted and is still there.
@@ -346,7 +374,7 @@ impl State {
     }
 
     /// Closes the connection, because its last handle is gone.
-    pub(crate) fn let_go(&mut self, handle: Handle, now: units::Instant) {
+    pub(crate) fn let_go(&mut self, handle: Handle, now: Instant) {
         self.connections.remove(&handle);
         if let Some(connection) = self.endpoint.connection_mut(handle) {
             connection.close(now, 0, b"");

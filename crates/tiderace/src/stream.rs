@@ -1,7 +1,6 @@
 //! Halves of a stream.
 
 use std::{
-    collections::VecDeque,
     future::poll_fn,
     io,
     pin::Pin,
@@ -20,6 +19,7 @@ use wire::StreamId;
 use crate::{
     error::{ReadError, ReadToEndError, ResetAtError, WriteError, from_reset_at, from_write},
     held::Held,
+    parts::Parts,
     shared::End,
 };
 
@@ -28,13 +28,15 @@ pub struct SendStream {
     connection: Arc<Held>,
     id: StreamId,
     ended: bool,
+    /// Nothing of the stream is to be tidied up when it is dropped.
+    left: bool,
     /// Bytes sent at least once, as of the last command, where they are counted.
     sent: Option<u64>,
 }
 
 impl SendStream {
     pub(crate) fn new(connection: Arc<Held>, id: StreamId) -> Self {
-        Self { connection, id, ended: false, sent: None }
+        Self { connection, id, ended: false, left: false, sent: None }
     }
 
     /// Counts bytes that were sent at least once, for [`sent`](Self::sent), from here on.
@@ -113,7 +115,44 @@ impl SendStream {
         Poll::Ready(result.map_err(from_write))
     }
 
-    /// Ends the stream after the written data. Delivery continues in the background.
+    /// Queues all of `data` without copying it, as the send buffer has room, and ends the stream behind it. Delivery goes on in the
+    /// background; nobody is told of its end. Costs less than [`write_chunk`](Self::write_chunk), [`finish`](Self::finish) and dropping
+    /// the stream.
+    ///
+    /// # Errors
+    /// As [`write_chunk`](Self::write_chunk).
+    pub async fn write_last(mut self, mut data: Bytes) -> Result<(), WriteError> {
+        poll_fn(|cx| self.poll_write_last(cx, &mut data)).await
+    }
+
+    fn poll_write_last(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<Result<(), WriteError>> {
+        let mut state = self.connection.shared.lock();
+        let before = data.len();
+        let result = self.connection.act(&mut state, |waiters, connection| {
+            match connection.write_last(self.id, data) {
+                Err(streams::WriteError::Blocked) => {
+                    waiters.wait_write(self.id, cx.waker());
+                    None
+                }
+                // Another task may wait for the end of the stream.
+                Ok(()) => Some(Ok(waiters.forget_writer(self.id))),
+                Err(error) => Some(Err(error)),
+            }
+        })?;
+        if data.len() < before || matches!(result, Some(Ok(_))) {
+            state.wake_driver();
+        }
+        drop(state);
+        let Some(result) = result else { return Poll::Pending };
+        let waits = result.map_err(from_write)?;
+        (self.ended, self.left) = (true, true);
+        if let Some(waker) = waits {
+            waker.wake();
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ends the stream after what was written. Delivery goes on in the background.
     ///
     /// # Errors
     /// When the stream or the connection has ended.
@@ -256,6 +295,9 @@ impl Drop for SendStream {
             // The stream may be over already; then there is nothing to give up.
             let _ = self.reset(0);
         }
+        if self.left {
+            return;
+        }
         let mut state = self.connection.shared.lock();
         let waits = state.connections.get_mut(&self.connection.handle).and_then(|waiters| {
             waiters.forget_end(self.id);
@@ -297,7 +339,7 @@ pub struct RecvStream {
     connection: Arc<Held>,
     id: StreamId,
     /// Fetched and not handed out yet, about `FETCH` bytes, or as many as are read at a time. To flow control they count as read.
-    fetched: VecDeque<Chunk>,
+    fetched: Parts,
     /// Fetched data is copied into one part.
     joined: bool,
     /// End behind the fetched parts, when that is known.
@@ -324,7 +366,7 @@ fn end_of(status: streams::ReadStatus) -> Option<RecvEnd> {
 
 impl RecvStream {
     pub(crate) fn new(connection: Arc<Held>, id: StreamId) -> Self {
-        Self { connection, id, fetched: VecDeque::new(), joined: false, end: None, ended: false, received: None }
+        Self { connection, id, fetched: Parts::default(), joined: false, end: None, ended: false, received: None }
     }
 
     /// Counts bytes that have arrived, for [`received`](Self::received), from here on.
@@ -406,12 +448,12 @@ impl RecvStream {
         if self.fetched.is_empty() && self.end.is_none() {
             ready!(self.poll_fetch(cx, max.clamp(FETCH_MIN, FETCH), order))?;
             if self.joined && matches!(order, Order::Ordered) {
-                self.join();
+                self.fetched.join();
             }
         }
         if let Some(chunk) = self.fetched.front_mut() {
             if chunk.data.len() <= max.max(1) {
-                return Poll::Ready(Ok(self.fetched.pop_front()));
+                return Poll::Ready(Ok(self.fetched.pop()));
             }
             let offset = chunk.offset;
             let data = chunk.data.split_to(max.max(1));
@@ -425,17 +467,7 @@ impl RecvStream {
         })
     }
 
-    /// Copies what was fetched into one part.
-    fn join(&mut self) {
-        let Some(offset) = self.fetched.front().map(|first| first.offset) else { return };
-        let mut data = Vec::with_capacity(self.fetched.iter().map(|chunk| chunk.data.len()).sum());
-        for chunk in self.fetched.drain(..) {
-            data.extend_from_slice(&chunk.data);
-        }
-        self.fetched.push_back(Chunk { offset, data: data.into() });
-    }
-
-    /// Takes arrived data, about `most` bytes; ready with data, or at the end.
+    /// Takes what has arrived, about `most` bytes; ready when that is something, or the end.
     fn poll_fetch(&mut self, cx: &mut Context<'_>, most: usize, order: Order) -> Poll<Result<(), ReadError>> {
         let Self { connection, id, fetched, end, received, .. } = self;
         let mut state = connection.shared.lock();
@@ -444,7 +476,7 @@ impl RecvStream {
             if let Some(bytes) = received {
                 *bytes = connection.received(*id).unwrap_or(*bytes);
             }
-            let outcome = match connection.read_many(*id, most, order, |chunk| fetched.push_back(chunk)) {
+            let outcome = match connection.read_many(*id, most, order, |chunk| fetched.push(chunk)) {
                 Ok(streams::ReadStatus::Blocked) if fetched.is_empty() => {
                     waiters.wait_read(*id, cx.waker());
                     Poll::Pending
@@ -463,7 +495,7 @@ impl RecvStream {
                 let Some(unread) = connection.unread(&mut state, *id) else {
                     return Poll::Ready(Err(reason.into()));
                 };
-                fetched.extend(unread.parts);
+                unread.parts.into_iter().for_each(|part| fetched.push(part));
                 *end = end_of(unread.status);
                 return Poll::Ready(Ok(()));
             }
