@@ -14,6 +14,7 @@ mod compliance;
 mod congestion;
 mod continuity;
 mod cost;
+mod counts;
 mod early_data;
 mod edge;
 mod edge_acme;

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{
     Case, Context,
     command::{cargo, load},
-    flood, interop,
+    counts, flood, interop,
     row::{Row, Target},
 };
 
@@ -37,6 +37,7 @@ pub(super) fn cases() -> Vec<Case> {
         case("bulk", "CPU per GiB beside the floor, quinn and TCP+TLS; 50 connections beside one", bulk),
         case("requests", "CPU per small request beside quinn", requests),
         case("handshakes", "CPU and signatures per full and resumed handshake beside TCP+TLS", handshakes),
+        case("counts", "allocations per request and handshake, whatever the machine does beside", counts::measure),
         case("idle", "memory of an idle connection", idle),
         case("datagrams", "datagrams per core beside raw UDP sockets", datagrams),
         case("flood", "latency of a connection under 5,000 handshakes per second", flood::flood),
