@@ -15,8 +15,9 @@ use rcgen::{
 };
 use rustls::{
     ClientConfig, Error, NamedGroup, RootCertStore, ServerConfig, SignatureAlgorithm, SignatureScheme,
+    SupportedCipherSuite,
     client::Resumption,
-    crypto::{self, ActiveKeyExchange, SupportedKxGroup},
+    crypto::{self, ActiveKeyExchange, SupportedKxGroup, aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256},
     pki_types::{CertificateDer, PrivateKeyDer, SubjectPublicKeyInfoDer},
     sign::{CertifiedKey, Signer, SigningKey, SingleCertAndKey},
     version::TLS13,
@@ -66,9 +67,19 @@ impl ServerIdentity {
     /// The server's TLS settings for rustls. Tickets are issued either way, as they are by default; `early_data` lets a
     /// resumed session bring some.
     pub fn server_config(&self, resume: bool, early_data: bool) -> Result<ServerConfig> {
+        self.server_config_with(TLS13_AES_128_GCM_SHA256, resume, early_data)
+    }
+
+    /// The same for a stack with a form of the suite of its own.
+    pub fn server_config_with(
+        &self,
+        suite: SupportedCipherSuite,
+        resume: bool,
+        early_data: bool,
+    ) -> Result<ServerConfig> {
         let key = crypto::aws_lc_rs::sign::any_supported_type(&self.key)?;
         let certified = CertifiedKey::new(vec![self.leaf.clone()], Arc::new(CountedKey(key)));
-        let mut config = ServerConfig::builder_with_provider(provider())
+        let mut config = ServerConfig::builder_with_provider(provider(suite))
             .with_protocol_versions(&[&TLS13])?
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
@@ -82,9 +93,19 @@ impl ServerIdentity {
 
 /// The client's TLS settings for rustls, trusting one authority.
 pub fn client_config(authority: &[u8], resume: bool, early_data: bool) -> Result<ClientConfig> {
+    client_config_with(TLS13_AES_128_GCM_SHA256, authority, resume, early_data)
+}
+
+/// The same for a stack with a form of the suite of its own.
+pub fn client_config_with(
+    suite: SupportedCipherSuite,
+    authority: &[u8],
+    resume: bool,
+    early_data: bool,
+) -> Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from(authority.to_vec())).context("the authority's certificate cannot be read")?;
-    let mut config = ClientConfig::builder_with_provider(provider())
+    let mut config = ClientConfig::builder_with_provider(provider(suite))
         .with_protocol_versions(&[&TLS13])?
         .with_root_certificates(roots)
         .with_no_client_auth();
@@ -94,10 +115,10 @@ pub fn client_config(authority: &[u8], resume: bool, early_data: bool) -> Result
     Ok(config)
 }
 
-/// aws-lc-rs with TLS_AES_128_GCM_SHA256 and X25519 only.
-fn provider() -> Arc<crypto::CryptoProvider> {
+/// aws-lc-rs with X25519 and one suite only, which is TLS_AES_128_GCM_SHA256.
+fn provider(suite: SupportedCipherSuite) -> Arc<crypto::CryptoProvider> {
     let mut provider = crypto::aws_lc_rs::default_provider();
-    provider.cipher_suites = vec![crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256];
+    provider.cipher_suites = vec![suite];
     provider.kx_groups = vec![&CountedX25519];
     Arc::new(provider)
 }

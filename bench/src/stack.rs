@@ -115,6 +115,17 @@ pub trait SendStream: Send + 'static {
 
     /// Ends the stream.
     fn finish(&mut self) -> Result<()>;
+
+    /// Queues all of `data`, as there is room, and ends the stream: in one call where the stack has it.
+    fn write_last(mut self, data: Bytes) -> impl Future<Output = Result<()>> + Send
+    where
+        Self: Sized,
+    {
+        async move {
+            self.write(data).await?;
+            self.finish()
+        }
+    }
 }
 
 /// The receiving half of a stream.

@@ -156,7 +156,8 @@ impl Outcome {
     /// The lines of a mode's table.
     pub fn peers_of(&self, mode: Mode) -> Vec<Peer> {
         // Those made for one purpose would be a line of nothing elsewhere.
-        let special = |peer: Peer| matches!(peer, Peer::Udp | Peer::UdpGso | Peer::TideraceInPlace);
+        let special =
+            |peer: Peer| matches!(peer, Peer::Udp | Peer::UdpGso | Peer::TideraceInPlace | Peer::TideraceService);
         self.peers.iter().copied().filter(|&peer| peer.can(mode) || !special(peer)).collect()
     }
 }

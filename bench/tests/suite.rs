@@ -27,7 +27,7 @@ fn measure(arguments: &[&str], cpus: &str) -> (Value, String) {
 }
 
 /// The contenders that every build has.
-const ALWAYS: &str = "floor,udp-gso,udp,tcp-rustls,tiderace,tiderace-in-place,quinn";
+const ALWAYS: &str = "floor,udp-gso,udp,tcp-rustls,tiderace,tiderace-in-place,tiderace-service,quinn";
 
 #[test]
 fn every_contender_moves_every_byte() {
@@ -66,7 +66,7 @@ fn every_mode_works_with_every_contender_that_can() {
         assert_eq!(names(mode), ["tcp-rustls", "tiderace", "tiderace-in-place", "quinn"], "{errors}");
     }
     assert_eq!(names("idle"), ["tcp-rustls", "tiderace", "quinn"], "{errors}");
-    assert_eq!(names("rr"), ["tiderace", "quinn"], "{errors}");
+    assert_eq!(names("rr"), ["tiderace", "tiderace-service", "quinn"], "{errors}");
     assert_eq!(names("dgram"), ["floor", "udp-gso", "udp", "tiderace", "quinn"], "{errors}");
     // One signature and one key agreement make a full handshake; a resumed one is not signed.
     for run in of("hs") {

@@ -21,6 +21,7 @@ mod quinn;
 mod s2n;
 mod tcp_rustls;
 mod tiderace;
+mod tiderace_service;
 mod udp;
 
 use std::{net::SocketAddr, process::ExitCode};
@@ -51,6 +52,8 @@ pub enum Peer {
     Tiderace,
     /// Ours with the TLS work of servers on the task that drives the socket, not on threads of its own (handshakes only)
     TideraceInPlace,
+    /// Ours with answers made in the pass that drives the socket, not by tasks (requests only)
+    TideraceService,
     /// quinn 0.11 on tokio's current-thread runtime
     Quinn,
     /// noq 1.4 on tokio's current-thread runtime (`--features noq`)
@@ -73,6 +76,7 @@ impl Peer {
             Self::TcpRustls => "tcp-rustls",
             Self::Tiderace => "tiderace",
             Self::TideraceInPlace => "tiderace-in-place",
+            Self::TideraceService => "tiderace-service",
             Self::Quinn => "quinn",
             Self::Noq => "noq",
             Self::S2nQuic => "s2n-quic",
@@ -116,6 +120,7 @@ impl Peer {
             Self::UdpGso | Self::Udp => mode == Mode::Datagrams,
             Self::TcpRustls => !matches!(mode, Mode::BulkStreams | Mode::Requests | Mode::Datagrams),
             Self::TideraceInPlace => matches!(mode, Mode::Handshake | Mode::Resumed),
+            Self::TideraceService => mode == Mode::Requests,
             Self::S2nQuic => mode != Mode::Resumed,
             Self::Tiderace | Self::Quinn | Self::Noq | Self::Quiche | Self::QuicGo => true,
         }
@@ -201,6 +206,7 @@ fn serve(peer: Peer, job: Job, listen: SocketAddr) -> Result<SideReport> {
         (Peer::TcpRustls, _) => tcp_rustls::serve(job, listen, announce),
         (Peer::Tiderace, _) => workload::serve::<tiderace::Tiderace<true>>(job, listen, announce),
         (Peer::TideraceInPlace, _) => workload::serve::<tiderace::Tiderace<false>>(job, listen, announce),
+        (Peer::TideraceService, _) => tiderace_service::serve(job, listen, announce),
         (Peer::Quinn, _) => workload::serve::<quinn::Quinn>(job, listen, announce),
         #[cfg(feature = "noq")]
         (Peer::Noq, _) => workload::serve::<noq::Noq>(job, listen, announce),
@@ -222,6 +228,7 @@ fn run(peer: Peer, job: Job, to: SocketAddr, trust: &[u8]) -> Result<SideReport>
         (Peer::TcpRustls, _) => tcp_rustls::run(job, to, trust),
         (Peer::Tiderace, _) => workload::run::<tiderace::Tiderace<true>>(job, to, trust),
         (Peer::TideraceInPlace, _) => workload::run::<tiderace::Tiderace<false>>(job, to, trust),
+        (Peer::TideraceService, _) => workload::run::<tiderace::Tiderace<true>>(job, to, trust),
         (Peer::Quinn, _) => workload::run::<quinn::Quinn>(job, to, trust),
         #[cfg(feature = "noq")]
         (Peer::Noq, _) => workload::run::<noq::Noq>(job, to, trust),

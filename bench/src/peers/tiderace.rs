@@ -26,7 +26,7 @@ const READ: usize = 1 << 20;
 
 /// An endpoint, and what a client connects with. A server's TLS runs on a pool of threads, which is the default, or not.
 pub struct Tiderace<const POOL: bool> {
-    endpoint: Endpoint,
+    pub(super) endpoint: Endpoint,
     client: Option<ClientConfig>,
     /// A client sends early data.
     resume: bool,
@@ -38,6 +38,13 @@ pub struct Tiderace<const POOL: bool> {
 pub struct TideraceConnection {
     connection: tiderace::Connection,
     early: bool,
+}
+
+/// The suite of all contenders in the form of the builders' configurations.
+fn suite() -> Result<rustls::SupportedCipherSuite> {
+    let suites = tiderace::transport::tls::rustls_backend::crypto_provider().cipher_suites;
+    let wanted = rustls::CipherSuite::TLS13_AES_128_GCM_SHA256;
+    suites.into_iter().find(|suite| suite.suite() == wanted).context("the suite is built in")
 }
 
 fn profile(settings: Settings) -> Arc<Profile> {
@@ -74,12 +81,12 @@ impl<const POOL: bool> Stack for Tiderace<POOL> {
     const COUNTS_OPERATIONS: bool = true;
 
     fn serve(listen: SocketAddr, settings: Settings, identity: ServerIdentity) -> Result<Self> {
-        let tls = RustlsServer::from_config(identity.server_config(settings.resume, true)?)?;
+        let tls = RustlsServer::from_config(identity.server_config_with(suite()?, settings.resume, true)?)?;
         Self::open(listen, Some(ServerConfig::new(Arc::new(tls), profile(settings))), None)
     }
 
     fn client(trust: &[u8], settings: Settings) -> Result<Self> {
-        let tls = RustlsClient::from_config(identity::client_config(trust, settings.resume, true)?)?;
+        let tls = RustlsClient::from_config(identity::client_config_with(suite()?, trust, settings.resume, true)?)?;
         let config = ClientConfig::new(Arc::new(tls), profile(settings));
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         Ok(Self { resume: settings.resume, ..Self::open(any, None, Some(config))? })
@@ -174,6 +181,10 @@ impl SendStream for tiderace::SendStream {
 
     fn finish(&mut self) -> Result<()> {
         Ok(tiderace::SendStream::finish(self)?)
+    }
+
+    async fn write_last(self, data: Bytes) -> Result<()> {
+        Ok(tiderace::SendStream::write_last(self, data).await?)
     }
 }
 

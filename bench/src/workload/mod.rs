@@ -22,7 +22,7 @@ use crate::{
 
 /// Runs on tokio's current-thread runtime, as a task like any other: what is given to `block_on` directly is polled
 /// more rarely.
-fn on_runtime(work: impl Future<Output = Result<SideReport>> + Send + 'static) -> Result<SideReport> {
+pub fn on_runtime(work: impl Future<Output = Result<SideReport>> + Send + 'static) -> Result<SideReport> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async { tokio::spawn(work).await })?
 }
@@ -74,19 +74,17 @@ async fn connect<S: Stack>(stack: &S, to: SocketAddr) -> Result<S::Connection> {
 
 /// Sends `request` on a new stream and reads the answer to its end.
 async fn ask<C: Connection>(connection: &C, request: Bytes) -> Result<Bytes> {
-    let (mut send, mut recv) = connection.open().await?;
-    send.write(request).await?;
-    send.finish()?;
+    let (send, mut recv) = connection.open().await?;
+    send.write_last(request).await?;
     read_all(&mut recv, 64 * 1024).await
 }
 
 /// Reads a request from the next stream, and answers it.
 async fn answer<C: Connection>(connection: &C, request: &[u8], answer: Bytes) -> Result<()> {
-    let (mut send, mut recv) = connection.accept().await?;
+    let (send, mut recv) = connection.accept().await?;
     let asked = read_all(&mut recv, 64 * 1024).await?;
     ensure!(asked == request, "the client's request is wrong");
-    send.write(answer).await?;
-    send.finish()
+    send.write_last(answer).await
 }
 
 /// Reads a short stream to its end; without a copy when it comes in one piece.

@@ -22,7 +22,9 @@ const BULK_TO_TCP: f64 = 1.32;
 /// 50 connections, of one.
 const CONNECTIONS_TO_ONE: f64 = 1.10;
 /// Of quinn, the server's side of a request.
-const REQUEST_TO_QUINN: f64 = 0.35;
+const REQUEST_TO_QUINN: f64 = 0.48;
+/// The same of a service.
+const SERVED_TO_QUINN: f64 = 0.38;
 /// Of TCP with TLS, the server's side of a full handshake.
 const HANDSHAKE_TO_TCP: f64 = 1.15;
 /// Of TCP with TLS, the server's side of a resumed handshake.
@@ -65,9 +67,13 @@ fn bulk(context: &Context) -> Result<Vec<Row>> {
 
 /// CPU per request.
 fn requests(context: &Context) -> Result<Vec<Row>> {
-    let report = Report::get(context, "rr", "tiderace,quinn")?;
-    let what = "CPU per request, server: ours / quinn".to_owned();
-    Ok(vec![report.ratio(what, ("rr", "tiderace"), ("rr", "quinn"), Side::Server, REQUEST_TO_QUINN)])
+    let report = Report::get(context, "rr", "tiderace,tiderace-service,quinn")?;
+    let beside =
+        |what: &str, peer, target| report.ratio(what.to_owned(), ("rr", peer), ("rr", "quinn"), Side::Server, target);
+    Ok(vec![
+        beside("CPU per request, server: ours / quinn", "tiderace", REQUEST_TO_QUINN),
+        beside("CPU per request, server: ours as a service / quinn", "tiderace-service", SERVED_TO_QUINN),
+    ])
 }
 
 /// CPU and asymmetric operations per handshake.
