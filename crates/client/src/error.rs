@@ -154,6 +154,12 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// Cause of an error of a body, where HTTP or the connection has one.
+    pub fn of_body(error: &crate::body::BodyError) -> Option<Self> {
+        let of_quic = error.downcast_ref::<h3_quic::Error>().map(Self::from);
+        of_quic.or_else(|| error.downcast_ref::<hyper::Error>().map(Self::from))
+    }
+
     pub(crate) fn not_tried(reason: impl Into<String>) -> Self {
         Self::NotTried { reason: reason.into() }
     }

@@ -25,8 +25,8 @@ pub(super) struct Arrivals {
 /// Figures of arrivals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct ArrivalFacts {
-    /// Highest rate over 200 ms that a tenth of these windows exceed, in bit/s.
-    pub(super) peak: f64,
+    /// Highest rate over 200 ms that a tenth of these windows exceed, in bit/s; `None` for shorter transfers.
+    pub(super) peak: Option<f64>,
     /// Mean rate from the first to the last arrival, in bit/s.
     pub(super) mean: f64,
     /// Share of the spans of 10 ms between them in which nothing arrived.
@@ -46,9 +46,10 @@ impl Arrivals {
         self.spans[place] += bytes;
     }
 
+    /// Figures; `None` where nothing arrived, or all of it in one span, which has no rate.
     #[expect(clippy::cast_precision_loss, reason = "fewer than 2^53 bytes")]
-    pub(super) fn facts(&self) -> ArrivalFacts {
-        let Some(first) = self.spans.iter().position(|bytes| *bytes > 0) else { return ArrivalFacts::default() };
+    pub(super) fn facts(&self) -> Option<ArrivalFacts> {
+        let first = self.spans.iter().position(|bytes| *bytes > 0)?;
         let spans = &self.spans[first..];
         let seconds = |spans: usize| spans as f64 * SPAN.as_secs_f64();
         let total: u64 = spans.iter().sum();
@@ -56,9 +57,9 @@ impl Arrivals {
             spans.windows(WINDOW).map(|window| window.iter().sum::<u64>() as f64 * 8.0 / seconds(WINDOW)).collect();
         rates.sort_by(f64::total_cmp);
         let mean = total as f64 * 8.0 / seconds(spans.len());
-        let peak = rates.get(rates.len() * 9 / 10).copied().unwrap_or(mean);
+        let peak = rates.get(rates.len() * 9 / 10).copied();
         let silent = spans.iter().filter(|bytes| **bytes == 0).count() as f64 / spans.len() as f64;
-        ArrivalFacts { peak, mean, silent }
+        (spans.len() > 1).then_some(ArrivalFacts { peak, mean, silent })
     }
 }
 
@@ -142,11 +143,22 @@ mod tests {
             // 12 Mbit/s, with every second span silent.
             arrivals.add(SPAN * (2 * place), 30_000);
         }
-        let facts = arrivals.facts();
-        assert!((facts.mean / 12e6 - 1.0).abs() < 0.02 && (facts.peak / 12e6 - 1.0).abs() < 0.02, "{facts:?}");
+        let facts = arrivals.facts().unwrap();
+        assert!((facts.mean / 12e6 - 1.0).abs() < 0.02 && (facts.peak.unwrap() / 12e6 - 1.0).abs() < 0.02, "{facts:?}");
         assert!((facts.silent - 0.5).abs() < 0.01, "{facts:?}");
         arrivals.add(Duration::from_secs(1 << 30), 1);
-        assert_eq!(arrivals.facts(), facts);
+        assert_eq!(arrivals.facts(), Some(facts));
+    }
+
+    #[test]
+    fn what_is_too_short_has_no_rate() {
+        let mut arrivals = Arrivals::default();
+        assert_eq!(arrivals.facts(), None);
+        arrivals.add(SPAN * 3, 1_200);
+        assert_eq!(arrivals.facts(), None);
+        arrivals.add(SPAN * 12, 1_200);
+        let facts = arrivals.facts().unwrap();
+        assert_eq!((facts.peak, facts.mean), (None, 2_400.0 * 8.0 / 0.1));
     }
 
     #[test]

@@ -19,6 +19,10 @@ impl Clocks {
         let text = std::fs::read_to_string("/proc/self/schedstat").ok()?;
         let mut words = text.split_whitespace().map(|word| word.parse().map(Duration::from_nanos));
         let (ran, waited) = (words.next()?.ok()?, words.next()?.ok()?);
+        // A kernel that keeps no such statistics says 0, and this thread has run.
+        if ran.is_zero() {
+            return None;
+        }
         Some(Self { at: Instant::now(), ran, waited })
     }
 

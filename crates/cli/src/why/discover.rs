@@ -3,7 +3,6 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    sync::Arc,
     time::Duration,
 };
 
@@ -14,11 +13,11 @@ use client::{
     resolve::Resolver,
 };
 use http::{HeaderMap, HeaderValue, Method, header};
-use tiderace::{transport::observe::ObserverFactory, units::DataSize};
+use tiderace::units::DataSize;
 
 use super::{
     Args,
-    evidence::{Discovery, Evidence, Transport},
+    evidence::{Discovery, Evidence, Exchange, Fault, Transport},
     exchange::Target,
     report,
 };
@@ -38,7 +37,7 @@ pub(super) struct Found {
 ///
 /// # Errors
 /// When the host has no address, or does not answer over TCP.
-pub(super) async fn find(args: &Args, qlog: Option<Arc<dyn ObserverFactory>>) -> Result<(Target, Found), Failure> {
+pub(super) async fn find(args: &Args, watch: client::Watch) -> Result<(Target, Found), Failure> {
     let url = https(&args.url)?;
     let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
     let port = url.port_or_known_default().unwrap_or(443);
@@ -65,7 +64,8 @@ pub(super) async fn find(args: &Args, qlog: Option<Arc<dyn ObserverFactory>>) ->
         quic: same,
         receive_window: args.receive_window.map(DataSize::as_bytes),
         connect: args.connect_timeout,
-        qlog,
+        qlog: watch.observe,
+        packets: watch.packets,
     };
     let answer = target.ask(Transport::H2, Method::HEAD).await.map_err(|error| refused(&error))?;
     let protocol = answer.extensions().get::<&'static str>().copied().unwrap_or_default();
@@ -137,34 +137,68 @@ fn refused(error: &FetchError) -> Failure {
         Some(Cause::Certificate { .. }) => {
             failure.hint("`--ca FILE` trusts a certificate of your own; `-k` checks none")
         }
+        _ if error.is_timeout() => failure
+            .hint("the server takes a connection and does not answer a HEAD; `--connect-timeout` gives it more time"),
         _ => failure.hint("the comparison needs HTTP/2 on TCP; try `tiderace get --http2` with this URL"),
     }
 }
 
 /// The failure where the server does not speak one of the two, or the object is none. `None`: there is something to compare.
 pub(super) async fn missing(evidence: &Evidence, target: &Target) -> Option<Failure> {
-    let first_error = |transport| {
-        let works = |exchange: &&super::evidence::Exchange| exchange.error.is_none() || exchange.bytes > 0;
-        if evidence.of(transport).any(|exchange| works(&exchange)) {
-            return None;
+    if evidence.exchanges.is_empty() {
+        let why = evidence.ended_early.as_deref().unwrap_or("no round was made");
+        return Some(Failure::new(format_args!("nothing was measured: {why}")).hint("let it run for a round at least"));
+    }
+    let came = |transport| evidence.of(transport).any(|exchange| exchange.bytes > 0);
+    let (over_h3, over_h2) = (came(Transport::H3), came(Transport::H2));
+    for transport in Transport::BOTH {
+        if !came(transport) && evidence.of(transport).any(Exchange::is_empty) {
+            let name = transport.name();
+            return Some(
+                Failure::new(format_args!("the answer over {name} has no content"))
+                    .hint("there is nothing to compare: give the URL of an object of some megabytes"),
+            );
         }
-        evidence.of(transport).find_map(|exchange| exchange.error.clone())
-    };
-    if let Some(error) = first_error(Transport::H2) {
+    }
+    if !over_h2 && let Some(error) = first_error(evidence, Transport::H2) {
         return Some(
             Failure::new(format_args!("nothing comes over HTTP/2: {error}"))
                 .hint("the URL has to lead to an object without redirects; `-H` sends fields"),
         );
     }
-    let error = first_error(Transport::H3)?;
-    let connected = evidence.of(Transport::H3).filter_map(|exchange| exchange.quic.as_ref()).any(|quic| quic.connected);
-    if connected && error.starts_with("the answer is ") {
+    if !over_h2 && !over_h3 {
+        return Some(
+            Failure::new("over neither transport any content came in time")
+                .hint("the server is silent; `--time` gives it more time"),
+        );
+    }
+    if over_h3 { None } else { without_h3(evidence, target).await }
+}
+
+fn first_error(evidence: &Evidence, transport: Transport) -> Option<String> {
+    evidence.of(transport).find_map(|exchange| exchange.error.clone())
+}
+
+/// The failure where nothing came over HTTP/3, unless that is to be explained.
+async fn without_h3(evidence: &Evidence, target: &Target) -> Option<Failure> {
+    let error = first_error(evidence, Transport::H3)?;
+    let faults = || evidence.of(Transport::H3).filter_map(|exchange| exchange.fault);
+    if faults().all(|fault| fault == Fault::Status) {
         return Some(
             Failure::new(format_args!("over HTTP/3 {error}"))
                 .hint("over HTTP/2 there is another answer: compare with `tiderace get -v`"),
         );
     }
-    if connected || evidence.discovery.is_announced() {
+    let quic = || evidence.of(Transport::H3).filter_map(|exchange| exchange.quic.as_ref());
+    let is_there = evidence.discovery.is_announced() || quic().any(|quic| quic.connected);
+    // The path carries a refusal. What is silent is to be explained.
+    if is_there && !faults().any(|fault| fault == Fault::Silence) {
+        return Some(
+            Failure::new(format_args!("nothing comes over HTTP/3: {error}"))
+                .hint("the server, or a device before it, answers and refuses: `tiderace get --http3 -v` shows how"),
+        );
+    }
+    if is_there {
         return None;
     }
     let answers = if answers(target.quic).await { "answers as a QUIC server" } else { "is silent" };

@@ -42,6 +42,20 @@ pub(super) enum Cut {
     Bytes,
 }
 
+/// Kind of an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Fault {
+    /// The server answered with a status other than 2xx.
+    Status,
+    /// The server, or a device before it, refused the connection or the request.
+    Refused,
+    /// Nothing came in time.
+    Silence,
+    /// Anything else, such as a reset or a violation of the protocol.
+    Other,
+}
+
 /// One transfer of the object on a connection of its own.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Exchange {
@@ -63,13 +77,27 @@ pub(super) struct Exchange {
     /// Round trips of further requests (HEAD) on the connection during the transfer, each to the header section of its response.
     pub(super) loaded_ms: Vec<f64>,
     pub(super) cpu: Option<CpuFacts>,
-    pub(super) arrivals: ArrivalFacts,
+    /// Arrivals of content; `None` where too little came for a rate.
+    pub(super) arrivals: Option<ArrivalFacts>,
     pub(super) quic: Option<QuicFacts>,
     pub(super) tcp: Option<TcpFacts>,
+    /// Datagrams came after the time was used up, when the server was asked again; `None`: it was not asked.
+    pub(super) path_answers: Option<bool>,
+    pub(super) fault: Option<Fault>,
     pub(super) error: Option<String>,
 }
 
 impl Exchange {
+    /// Returns whether the server was asked for the object and did not refuse: a refusal says nothing about speed.
+    pub(super) fn is_comparable(&self) -> bool {
+        !matches!(self.fault, Some(Fault::Status | Fault::Refused))
+    }
+
+    /// Returns whether the answer was complete, and had no content.
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes == 0 && self.cut.is_none() && self.error.is_none()
+    }
+
     /// Seconds that `bytes` bytes take at the speed of this exchange; infinite where nothing came.
     #[expect(clippy::cast_precision_loss, reason = "fewer than 2^53 bytes")]
     pub(super) fn seconds_for(&self, bytes: u64) -> f64 {
@@ -96,7 +124,7 @@ impl Exchange {
 pub(super) struct CpuFacts {
     /// Running.
     pub(super) ran: f64,
-    /// Ready, and waiting for a CPU; 0 where the system does not tell.
+    /// Ready, and waiting for a CPU.
     pub(super) waited: f64,
 }
 
@@ -130,10 +158,10 @@ pub(super) struct QuicFacts {
     pub(super) stream_bytes: u64,
     /// Bytes among them that had been received before: the server took them for lost.
     pub(super) stream_bytes_again: u64,
-    /// From the first to the last new stream data.
-    pub(super) data_ms: f64,
-    /// Time in it for which the server had no credit to send.
-    pub(super) blocked_ms: f64,
+    /// From the first to the last new data of the object.
+    pub(super) data_ms: Option<f64>,
+    /// Time in it for which the server had no credit to send; `None` where it opened more streams than are followed.
+    pub(super) blocked_ms: Option<f64>,
     /// DATA_BLOCKED and STREAM_DATA_BLOCKED frames received.
     pub(super) blocked_frames: u64,
     pub(super) rtt_min_ms: Option<f64>,
@@ -152,11 +180,12 @@ pub(super) struct QuicFacts {
     pub(super) eliciting_sent: u64,
     /// Packets sent that were declared lost.
     pub(super) sent_lost: u64,
-    pub(super) arrivals: ArrivalFacts,
+    /// Arrivals of packets with data of the object.
+    pub(super) arrivals: Option<ArrivalFacts>,
     pub(super) stalls: Vec<Stall>,
     /// Time in silences longer than a round trip across which nothing was lost.
-    pub(super) pauses_ms: f64,
-    /// Packets after the last new data.
+    pub(super) pauses_ms: Option<f64>,
+    /// Packets after the last new data of the object.
     pub(super) tail: Tail,
 }
 

@@ -7,8 +7,9 @@ use std::{
 };
 
 use bytes::Bytes;
+use capture::PacketFile;
 use client::{
-    Client, FetchError, KnownAddresses, Leg, Pace, Route, Settings, Timeouts, Trust, Watch, fetch::ResponseBody,
+    Cause, Client, FetchError, KnownAddresses, Leg, Pace, Route, Settings, Timeouts, Trust, Watch, fetch::ResponseBody,
 };
 use http::{HeaderMap, Method, Request};
 use http_body_util::{BodyExt, Empty};
@@ -18,7 +19,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout_at};
 use super::{
     arrivals::Arrivals,
     cpu::Clocks,
-    evidence::{Cut, Exchange, Transport},
+    evidence::{Cut, Exchange, Fault, Transport},
     observe::{Recorders, Trace},
     tcp::{LastSocket, Readings},
 };
@@ -29,6 +30,9 @@ const READ: Duration = Duration::from_millis(10);
 const PAUSE: Duration = Duration::from_millis(200);
 /// Small requests during one transfer.
 const REQUESTS: usize = 8;
+
+/// Time for which a server that has fallen silent may answer a small request, or acknowledge it: a busy machine takes its time.
+const ANSWER: Duration = Duration::from_secs(3);
 
 /// Priority of small requests (RFC 9218 §4.1).
 const URGENT: http::HeaderValue = http::HeaderValue::from_static("u=0");
@@ -48,6 +52,8 @@ pub(super) struct Target {
     pub(super) receive_window: Option<u64>,
     pub(super) connect: Duration,
     pub(super) qlog: Option<Arc<dyn ObserverFactory>>,
+    /// File of packets, where one is wanted.
+    pub(super) packets: Option<Arc<PacketFile>>,
 }
 
 /// Limits of one exchange.
@@ -93,10 +99,14 @@ impl Target {
         Ok(request)
     }
 
-    /// Asks once, over one transport, and gives the answer without its content.
+    /// Asks once, over one transport, and gives the answer without its content. A server that does not answer is given up when the
+    /// time for a connection has passed again.
     pub(super) async fn ask(&self, transport: Transport, method: Method) -> Result<http::Response<()>, FetchError> {
         let client = self.client(Watch::default())?;
-        let sent = client.send(self.request(method)?, &self.route(transport)).await;
+        let limit = self.connect * 2;
+        let (request, route) = (self.request(method)?, self.route(transport));
+        let sent = tokio::time::timeout(limit, client.send(request, &route)).await;
+        let sent = sent.unwrap_or(Err(FetchError::TimedOut { what: "an answer", limit }));
         let answer = sent.map(|fetched| {
             let (mut parts, _) = fetched.response.into_parts();
             parts.extensions.insert(fetched.protocol);
@@ -132,7 +142,8 @@ pub(super) async fn run(target: &Target, transport: Transport, round: u32, limit
     let trace: Arc<Mutex<Trace>> = Arc::default();
     let socket: Arc<LastSocket> = Arc::default();
     let recorders = Recorders { trace: trace.clone(), qlog: target.qlog.clone() };
-    let watch = Watch { observe: Some(Arc::new(recorders)), packets: None, tcp: Some(socket.clone()) };
+    let watch =
+        Watch { observe: Some(Arc::new(recorders)), packets: target.packets.clone(), tcp: Some(socket.clone()) };
     let mut exchange = Exchange {
         transport,
         round,
@@ -144,23 +155,28 @@ pub(super) async fn run(target: &Target, transport: Transport, round: u32, limit
         cut: None,
         loaded_ms: Vec::new(),
         cpu: None,
-        arrivals: super::arrivals::ArrivalFacts::default(),
+        arrivals: None,
         quic: None,
         tcp: None,
+        path_answers: None,
+        fault: None,
         error: None,
     };
     // Roots are read before the clock starts.
     let client = match target.client(watch) {
         Ok(client) => client,
-        Err(error) => return Exchange { error: Some(error.to_string()), ..exchange },
+        Err(error) => {
+            return Exchange { error: Some(error.to_string()), fault: Some(Fault::Other), ..exchange };
+        }
     };
     let begun = Instant::now();
     let transfer = Transfer { target, client: &client, begun, limits, socket: &socket };
-    if let Err(error) = transfer.run(&mut exchange).await {
-        exchange.error = Some(error);
-    }
-    if exchange.error.is_some() || exchange.cut.is_some() {
+    if let Err((fault, error)) = transfer.run(&mut exchange).await {
+        (exchange.fault, exchange.error) = (Some(fault), Some(error));
         exchange.seconds = begun.elapsed().as_secs_f64();
+    }
+    if transport == Transport::H3 && exchange.cut == Some(Cut::Time) {
+        exchange.path_answers = transfer.path_answers(&trace).await;
     }
     client.close().await;
     socket.forget();
@@ -182,36 +198,58 @@ struct Transfer<'a> {
 }
 
 impl Transfer<'_> {
-    async fn run(&self, exchange: &mut Exchange) -> Result<(), String> {
+    async fn run(&self, exchange: &mut Exchange) -> Result<(), (Fault, String)> {
         let deadline = tokio::time::Instant::from_std(self.begun + self.limits.time);
-        let clocks = Clocks::read();
-        let request = self.target.request(Method::GET).map_err(|error| error.to_string())?;
+        let request = self.target.request(Method::GET).map_err(|error| (Fault::Other, error.to_string()))?;
         let route = self.target.route(exchange.transport);
         let sent = self.client.send(request, &route);
         let Ok(sent) = timeout_at(deadline, sent).await else {
             exchange.cut = Some(Cut::Time);
-            return Err("there was no answer in time".to_owned());
+            return Err((Fault::Silence, "there was no answer in time".to_owned()));
         };
-        let fetched = sent.map_err(|error| error.to_string())?;
+        let fetched = sent.map_err(|error| (fault(&error), error.to_string()))?;
         exchange.protocol = Some(fetched.protocol);
         exchange.handshake_ms = fetched.handshake.map(|took| took.as_secs_f64() * 1e3);
         exchange.first_byte_ms = Some(fetched.first_byte.as_secs_f64() * 1e3);
         let status = fetched.response.status();
         if !status.is_success() {
-            return Err(format!("the answer is {status}"));
+            return Err((Fault::Status, format!("the answer is {status}")));
         }
+        // From here on the object comes.
+        let clocks = Clocks::read();
         let mut requests = tokio::task::JoinSet::new();
+        let found = Arc::new(Mutex::new(Vec::new()));
         if fetched.protocol != "http/1.1" {
             let (target, client) = (self.target.clone(), self.client.clone());
-            let (route, found) = (target.route(exchange.transport), Arc::new(Mutex::new(Vec::new())));
-            requests.spawn(beside(target, client, route, found.clone()));
-            let read = self.read(fetched.response.into_body(), deadline, exchange).await;
-            requests.shutdown().await;
-            exchange.loaded_ms = std::mem::take(&mut found.lock().unwrap_or_else(PoisonError::into_inner));
-            exchange.cpu = clocks.and_then(Clocks::since);
-            return read;
+            requests.spawn(beside(target, client, self.target.route(exchange.transport), found.clone()));
         }
-        self.read(fetched.response.into_body(), deadline, exchange).await
+        let read = self.read(fetched.response.into_body(), deadline, exchange).await;
+        exchange.cpu = clocks.and_then(Clocks::since);
+        requests.shutdown().await;
+        exchange.loaded_ms = std::mem::take(&mut found.lock().unwrap_or_else(PoisonError::into_inner));
+        read
+    }
+
+    /// Returns whether the path still carries datagrams from the server, by a small request on the connection: a server that has
+    /// fallen silent acknowledges it. `None` where the connection has ended, or never was.
+    async fn path_answers(&self, trace: &Mutex<Trace>) -> Option<bool> {
+        let datagrams = || trace.lock().unwrap_or_else(PoisonError::into_inner).datagrams();
+        let before = datagrams()?;
+        let (request, route) = (self.target.request(Method::HEAD).ok()?, self.target.route(Transport::H3));
+        let deadline = tokio::time::Instant::now() + ANSWER;
+        let mut sent = std::pin::pin!(self.client.send(request, &route));
+        let mut ticks = interval(READ);
+        loop {
+            tokio::select! {
+                answer = &mut sent => return answer.ok().filter(|fetched| fetched.reused).map(|_| true),
+                _ = ticks.tick() => {
+                    if datagrams()? > before {
+                        return Some(true);
+                    }
+                }
+                () = tokio::time::sleep_until(deadline) => return Some(false),
+            }
+        }
     }
 
     /// Reads the content.
@@ -220,7 +258,7 @@ impl Transfer<'_> {
         mut body: ResponseBody,
         deadline: tokio::time::Instant,
         exchange: &mut Exchange,
-    ) -> Result<(), String> {
+    ) -> Result<(), (Fault, String)> {
         let (mut arrivals, mut readings) = (Arrivals::default(), Readings::default());
         let mut ticks = interval(READ);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -228,7 +266,10 @@ impl Transfer<'_> {
             tokio::select! {
                 frame = body.frame() => match frame {
                     None => break Ok(()),
-                    Some(Err(error)) => break Err(error.to_string()),
+                    Some(Err(error)) => {
+                        let kind = Cause::of_body(&error).map_or(Fault::Other, |cause| kind(&cause));
+                        break Err((kind, error.to_string()));
+                    }
                     Some(Ok(frame)) => {
                         let length = frame.data_ref().map_or(0, |data| data.len() as u64);
                         exchange.bytes += length;
@@ -247,6 +288,7 @@ impl Transfer<'_> {
                 },
                 () = tokio::time::sleep_until(deadline) => {
                     exchange.cut = Some(Cut::Time);
+                    exchange.seconds = self.begun.elapsed().as_secs_f64();
                     break Ok(());
                 }
             }
@@ -260,6 +302,21 @@ impl Transfer<'_> {
     }
 }
 
+/// Kind of an error.
+fn fault(error: &FetchError) -> Fault {
+    let kind = error.cause().map_or(Fault::Other, kind);
+    if kind == Fault::Other && error.is_timeout() { Fault::Silence } else { kind }
+}
+
+/// Kind of a cause.
+const fn kind(cause: &Cause) -> Fault {
+    match cause {
+        Cause::Refused { .. } => Fault::Refused,
+        Cause::Timeout { .. } => Fault::Silence,
+        _ => Fault::Other,
+    }
+}
+
 /// Sends small requests one after the other on the connection of the transfer.
 async fn beside(target: Target, client: Client, route: Route, found: Arc<Mutex<Vec<f64>>>) {
     for _ in 0..REQUESTS {
@@ -269,8 +326,9 @@ async fn beside(target: Target, client: Client, route: Route, found: Arc<Mutex<V
         request.headers_mut().insert("priority", URGENT);
         let begun = Instant::now();
         let Ok(fetched) = client.send(request, &route).await else { return };
-        // A connection of its own shows nothing about the load.
-        if !fetched.reused {
+        // A connection of its own shows nothing about the load, and a server that refuses does so at once.
+        let status = fetched.response.status();
+        if !fetched.reused || !(status.is_success() || status == http::StatusCode::METHOD_NOT_ALLOWED) {
             return;
         }
         found.lock().unwrap_or_else(PoisonError::into_inner).push(begun.elapsed().as_secs_f64() * 1e3);

@@ -1,6 +1,6 @@
 //! `tiderace why`: one object over HTTP/3 and over HTTP/2, and what holds the slower one back.
 //!
-//! - [`rounds`] makes exchanges, [`exchange`] is one of them; [`observe`], [`tcp`], [`cpu`] and [`arrivals`] watch it.
+//! - [`rounds`] makes exchanges, [`exchange`] is one of them; [`observe`], [`streams`], [`tcp`], [`cpu`] and [`arrivals`] watch it.
 //! - [`evidence`] is what was seen, [`diagnosis`] turns it into verdicts, [`report`] prints both.
 //! - [`discover`] finds HTTP/3.
 
@@ -13,6 +13,7 @@ mod exchange;
 mod observe;
 mod report;
 mod rounds;
+mod streams;
 mod tcp;
 
 use std::{net::SocketAddr, process::ExitCode, time::Duration};
@@ -144,7 +145,7 @@ async fn explain(args: &Args) -> Result<ExitCode, Failure> {
         );
     }
     let watched = args.watch.open("tiderace why")?;
-    let (target, found) = discover::find(args, watched.observer()).await?;
+    let (target, found) = discover::find(args, watched.of_client()).await?;
     let share = args.bytes.as_bytes() / (2 * u64::from(args.rounds));
     let wanted = found.length.map_or(share, |length| length.min(share));
     let is_whole = found.length == Some(wanted);
@@ -159,7 +160,8 @@ async fn explain(args: &Args) -> Result<ExitCode, Failure> {
         }
         return Err(failure);
     }
-    if evidence.of(Transport::H3).any(|exchange| exchange.error.is_none()) {
+    let is_over = evidence.ended_early.as_deref().is_some_and(|why| why.starts_with(rounds::INTERRUPTED));
+    if !is_over && evidence.of(Transport::H3).any(|exchange| exchange.error.is_none()) {
         evidence.resumption = target.resume().await;
     }
     let diagnosis = diagnosis::diagnose(&evidence);

@@ -1,7 +1,7 @@
 //! Observer of a connection over QUIC: gathers what a client can see of the path and of the server.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::BTreeSet,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -9,11 +9,12 @@ use tiderace::transport::observe::{
     Both, DatagramsEvent, Initiator, LossEvent, Observer, ObserverFactory, PacketEvent, PacketSpace, Start, Unsealed,
 };
 use units::{Duration, Instant};
-use wire::{Frame, Frames, StreamId, TransportParameters};
+use wire::{Frame, Frames, TransportParameters};
 
 use super::{
     arrivals::{Arrivals, Stalls},
     evidence::{QuicFacts, Tail},
+    streams::{OBJECT, Piece, Streams},
 };
 
 /// Gap of packet numbers that counts as skipped by the server, not as lost: memory follows what arrives.
@@ -22,66 +23,24 @@ const SKIPPED: u64 = 4_096;
 const MISSING_MAX: usize = 65_536;
 /// RTT samples that are kept.
 const SAMPLES_MAX: usize = 65_536;
-/// A sender with less credit than this sends no full packet.
-const PACKET: u64 = 1_500;
-
-/// Credit of a stream or of the connection, as the server knows it.
-#[derive(Debug, Default)]
-struct Credit {
-    /// Limit that the server knew when it sent what arrives.
-    known: u64,
-    /// Later limits, with the time at which they take effect on what arrives.
-    on_the_way: VecDeque<(Instant, u64)>,
-}
-
-impl Credit {
-    fn new(limit: u64) -> Self {
-        Self { known: limit, on_the_way: VecDeque::new() }
-    }
-
-    fn raise(&mut self, effective: Instant, limit: u64) {
-        self.on_the_way.push_back((effective, limit));
-    }
-
-    fn left(&mut self, now: Instant, used: u64) -> u64 {
-        while let Some((_, limit)) = self.on_the_way.pop_front_if(|(at, _)| *at <= now) {
-            self.known = self.known.max(limit);
-        }
-        self.known.saturating_sub(used)
-    }
-}
-
-/// One receiving stream.
-#[derive(Debug)]
-struct Received {
-    highest: u64,
-    bytes: u64,
-    credit: Credit,
-}
-
 /// Facts in the making.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     started: Option<Instant>,
     facts: QuicFacts,
     largest: Option<u64>,
-    missing: BTreeMap<u64, ()>,
+    missing: BTreeSet<u64>,
     /// Packets in order that carry only data below what had arrived.
     refills: u64,
-    streams: HashMap<StreamId, Received>,
-    /// Limits of a stream that this client opens, and of the connection, at the start.
-    initial_stream: u64,
-    connection: Credit,
-    /// Time since which the server has had no credit.
-    blocked: Option<Instant>,
-    blocked_for: Duration,
+    streams: Streams,
     min_rtt: Option<Duration>,
     rtts: Vec<f64>,
-    /// Arrivals of datagrams.
+    /// Arrivals of packets with data of the object.
     arrivals: Arrivals,
     stalls: Stalls,
-    /// Packets that were missing when data came last.
+    /// Packets that were missing when data of the object came last.
     missing_at_data: usize,
+    /// First and last new data of the object.
     first_data: Option<Instant>,
     last_data: Option<Instant>,
 }
@@ -91,34 +50,32 @@ fn millis(span: Duration) -> f64 {
 }
 
 impl Trace {
+    /// Datagrams received so far; `None` before the handshake is complete.
+    pub(super) fn datagrams(&self) -> Option<u64> {
+        self.facts.connected.then_some(self.facts.datagrams)
+    }
+
     /// Facts so far.
     pub(super) fn facts(&self) -> QuicFacts {
         let mut facts = self.facts.clone();
         facts.missing = u64::try_from(self.missing.len()).unwrap_or(u64::MAX);
         // Servers skip numbers to see through forged acknowledgements (RFC 9000 §21.4): what was lost is sent again.
         facts.lost = facts.missing.min(self.refills);
-        let lost: Vec<u64> = self.missing.keys().copied().collect();
+        let lost: Vec<u64> = self.missing.iter().copied().collect();
         facts.lost_together = together(&lost);
         facts.numbers = self.largest.map_or(0, |largest| largest + 1);
-        let (bytes, unique) = self
-            .streams
-            .values()
-            .fold((0, 0), |(bytes, unique), stream| (bytes + stream.bytes, unique + stream.highest.min(stream.bytes)));
-        facts.stream_bytes = bytes;
-        facts.stream_bytes_again = bytes - unique;
+        let totals = self.streams.totals();
+        (facts.stream_bytes, facts.stream_bytes_again) = (totals.bytes, totals.again);
         let mut rtts = self.rtts.clone();
         rtts.sort_by(f64::total_cmp);
         facts.rtt_samples = rtts.len();
         facts.rtt_min_ms = self.min_rtt.map(millis);
         facts.rtt_median_ms = lab::stats::quantile::median(&rtts);
-        if let (Some(first), Some(last)) = (self.first_data, self.last_data) {
-            facts.data_ms = millis(last.saturating_since(first));
-        }
-        let open = self.blocked.zip(self.last_data).map(|(since, last)| last.saturating_since(since));
-        facts.blocked_ms = millis(self.blocked_for + open.unwrap_or_default());
+        facts.data_ms = self.first_data.zip(self.last_data).map(|(first, last)| millis(last.saturating_since(first)));
+        facts.blocked_ms = self.streams.blocked_for(self.last_data).map(millis);
         facts.arrivals = self.arrivals.facts();
         facts.stalls = self.stalls.list();
-        facts.pauses_ms = millis(self.stalls.pauses());
+        facts.pauses_ms = self.last_data.map(|_| millis(self.stalls.pauses()));
         facts
     }
 
@@ -128,12 +85,12 @@ impl Trace {
             None => self.largest = Some(pn),
             Some(largest) if pn > largest => {
                 if pn - largest <= SKIPPED && self.missing.len() < MISSING_MAX {
-                    self.missing.extend((largest + 1..pn).map(|missing| (missing, ())));
+                    self.missing.extend(largest + 1..pn);
                 }
                 self.largest = Some(pn);
             }
             Some(largest) => {
-                if self.missing.remove(&pn).is_some() {
+                if self.missing.remove(&pn) {
                     self.facts.late += 1;
                     // RFC 9002 §6.1.1: packets after a gap of three count as lost.
                     self.facts.late_by_three += u64::from(largest - pn >= 3);
@@ -144,31 +101,9 @@ impl Trace {
         false
     }
 
-    /// Takes stream data; whether it is the furthest so far.
-    fn stream(&mut self, now: Instant, id: StreamId, end: u64, len: u64) -> bool {
-        let initial = self.initial_stream;
-        let stream =
-            self.streams.entry(id).or_insert_with(|| Received { highest: 0, bytes: 0, credit: Credit::new(initial) });
-        stream.bytes += len;
-        let grew = end > stream.highest;
-        stream.highest = stream.highest.max(end);
-        // Behind a gap nothing is read, so no credit is given: that is the fault of the loss.
-        let has_gap = stream.bytes < stream.highest;
-        let stream_left = stream.credit.left(now, stream.highest);
-        let used = self.streams.values().map(|stream| stream.highest).sum();
-        let left = stream_left.min(self.connection.left(now, used));
-        if let Some(since) = self.blocked.take() {
-            self.blocked_for += now.saturating_since(since);
-        }
-        if left < PACKET && !has_gap {
-            self.blocked = Some(now);
-        }
-        grew
-    }
-
     fn received(&mut self, now: Instant, packet: &PacketEvent<'_>) {
         let is_late = self.number(packet.pn);
-        let (mut eliciting, mut grew, mut data) = (false, false, false);
+        let (mut eliciting, mut grew, mut data, mut object) = (false, false, false, Part::default());
         for frame in Frames::new(packet.payload) {
             let Ok(frame) = frame else { break };
             eliciting |= frame.is_ack_eliciting();
@@ -176,7 +111,11 @@ impl Trace {
                 Frame::Stream(stream) => {
                     let len = stream.data.len() as u64;
                     data |= len > 0;
-                    grew |= self.stream(now, stream.id, stream.offset + len, len);
+                    let is_new = self.streams.take(now, Piece { id: stream.id, end: stream.offset + len, len });
+                    grew |= is_new;
+                    if stream.id == OBJECT {
+                        object = Part { carries: object.carries || len > 0, grew: object.grew || is_new };
+                    }
                 }
                 Frame::DataBlocked(_) | Frame::StreamDataBlocked { .. } => self.facts.blocked_frames += 1,
                 Frame::AckFrequency { eliciting_threshold, .. } => {
@@ -188,16 +127,24 @@ impl Trace {
         }
         self.facts.eliciting_received += u64::from(eliciting);
         self.refills += u64::from(data && !grew && !is_late);
-        if !grew {
-            self.facts.tail.packets += 1;
-            self.facts.tail.largest = self.facts.tail.largest.max(packet.size);
-            self.facts.tail.missing = self.missing.len().saturating_sub(self.missing_at_data);
+        self.of_object(now, packet.size, object);
+    }
+
+    /// Clocks of the object: what comes on other streams does not move them.
+    fn of_object(&mut self, now: Instant, size: usize, object: Part) {
+        if object.carries {
+            let since = self.started.map_or(Duration::ZERO, |started| now.saturating_since(started));
+            self.arrivals.add(since, size as u64);
         }
-        if grew {
+        if object.grew {
             (self.facts.tail, self.missing_at_data) = (Tail::default(), self.missing.len());
             self.first_data.get_or_insert(now);
             self.last_data = Some(now);
-            self.stalls.data(now, packet.size, self.missing.len(), self.min_rtt);
+            self.stalls.data(now, size, self.missing.len(), self.min_rtt);
+        } else {
+            self.facts.tail.packets += 1;
+            self.facts.tail.largest = self.facts.tail.largest.max(size);
+            self.facts.tail.missing = self.missing.len().saturating_sub(self.missing_at_data);
         }
     }
 
@@ -209,17 +156,21 @@ impl Trace {
             eliciting |= frame.is_ack_eliciting();
             match frame {
                 Frame::Ack(_) => self.facts.acks_sent += 1,
-                Frame::MaxData(limit) => self.connection.raise(effective, limit),
-                Frame::MaxStreamData { id, limit } => {
-                    if let Some(stream) = self.streams.get_mut(&id) {
-                        stream.credit.raise(effective, limit);
-                    }
-                }
+                Frame::MaxData(limit) => self.streams.raise_connection(effective, limit),
+                Frame::MaxStreamData { id, limit } => self.streams.raise(effective, id, limit),
                 _ => {}
             }
         }
         self.facts.eliciting_sent += u64::from(eliciting);
     }
+}
+
+/// Data of the object in a packet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    carries: bool,
+    /// Some of it is further than all before.
+    grew: bool,
 }
 
 /// Share of gaps between lost packets that are shorter than ten packets.
@@ -242,18 +193,15 @@ impl Observer for Recorder {
     fn parameters_set(&mut self, _: Instant, by: Initiator, parameters: &TransportParameters) {
         let mut trace = self.trace();
         if by == Initiator::Local {
-            trace.initial_stream = parameters.initial_max_stream_data_bidi_local;
-            trace.connection = Credit::new(parameters.initial_max_data);
+            trace.streams = Streams::new(parameters.initial_max_stream_data_bidi_local, parameters.initial_max_data);
         }
     }
 
-    fn datagrams_received(&mut self, now: Instant, datagrams: &DatagramsEvent) {
+    fn datagrams_received(&mut self, _: Instant, datagrams: &DatagramsEvent) {
         let mut trace = self.trace();
         let largest = datagrams.sizes().max().unwrap_or(0);
         trace.facts.datagrams += datagrams.sizes().len() as u64;
         trace.facts.largest_datagram = trace.facts.largest_datagram.max(largest as u64);
-        let since = trace.started.map_or(Duration::ZERO, |started| now.saturating_since(started));
-        trace.arrivals.add(since, datagrams.len as u64);
     }
 
     fn packet_received(&mut self, now: Instant, packet: &PacketEvent<'_>) {
@@ -299,21 +247,34 @@ impl Observer for Recorder {
     }
 }
 
-/// Makes recorders for the connections of one exchange; the trace is that of the last.
+/// Makes recorders for the connections of one exchange. The trace is that of the first, which carries the object: a small request
+/// that finds it closed opens another.
 pub(super) struct Recorders {
-    /// Trace of the last connection.
+    /// Trace of the first connection.
     pub(super) trace: Arc<Mutex<Trace>>,
     /// Qlog files, where they are wanted.
     pub(super) qlog: Option<Arc<dyn ObserverFactory>>,
 }
 
+impl Recorders {
+    /// The recorder of the first connection; `None` for others.
+    fn first(&self, now: Instant) -> Option<Recorder> {
+        let mut trace = self.trace.lock().unwrap_or_else(PoisonError::into_inner);
+        if trace.started.is_some() {
+            return None;
+        }
+        trace.started = Some(now);
+        Some(Recorder(self.trace.clone()))
+    }
+}
+
 impl ObserverFactory for Recorders {
     fn observe(&self, now: Instant, start: &Start) -> Option<Box<dyn Observer>> {
-        *self.trace.lock().unwrap_or_else(PoisonError::into_inner) = Trace { started: Some(now), ..Trace::default() };
-        let own = Box::new(Recorder(self.trace.clone()));
-        match self.qlog.as_ref().and_then(|qlog| qlog.observe(now, start)) {
-            Some(qlog) => Some(Box::new(Both(own, qlog))),
-            None => Some(own),
+        let qlog = self.qlog.as_ref().and_then(|qlog| qlog.observe(now, start));
+        let Some(own) = self.first(now) else { return qlog };
+        match qlog {
+            Some(qlog) => Some(Box::new(Both(Box::new(own), qlog))),
+            None => Some(Box::new(own)),
         }
     }
 }
@@ -340,25 +301,32 @@ mod tests {
     }
 
     #[test]
-    fn credit_counts_when_the_server_knows_it() {
+    fn clocks_are_those_of_the_object() {
         let at = Instant::from_millis;
-        let mut trace = Trace { initial_stream: 10_000, connection: Credit::new(1 << 20), ..Trace::default() };
-        trace.stream(at(0), StreamId(0), 9_000, 9_000);
-        assert!(trace.blocked.is_some());
-        // More credit was sent, and what arrives until a round trip later was sent without it.
-        trace.streams.get_mut(&StreamId(0)).unwrap().credit.raise(at(40), 30_000);
-        trace.stream(at(20), StreamId(0), 10_000, 1_000);
-        assert!(trace.blocked.is_some());
-        trace.stream(at(50), StreamId(0), 11_000, 1_000);
-        assert!(trace.blocked.is_none());
-        assert_eq!(trace.blocked_for, Duration::from_millis(50));
-        // Behind a gap there is no credit because of the loss.
-        trace.stream(at(50), StreamId(4), 9_500, 1_000);
-        assert!(trace.blocked.is_none());
-        trace.streams.remove(&StreamId(4));
-        // What came twice was sent twice.
-        trace.stream(at(51), StreamId(0), 11_000, 1_000);
-        assert_eq!(trace.facts().stream_bytes_again, 1_000);
+        let mut trace = Trace { started: Some(at(0)), streams: Streams::new(1 << 20, 1 << 20), ..Trace::default() };
+        let object = Part { carries: true, grew: true };
+        trace.of_object(at(100), 1_400, object);
+        trace.of_object(at(300), 1_400, object);
+        // Answers to small requests come before and after, and count for nothing but the tail.
+        for millis in [10, 400, 900] {
+            trace.of_object(at(millis), 90, Part::default());
+        }
+        let facts = trace.facts();
+        assert_eq!((facts.data_ms, facts.tail.packets, facts.stalls.len()), (Some(200.0), 3, 1), "{facts:?}");
+        assert!((facts.arrivals.unwrap().mean / (2_800.0 * 8.0 / 0.21) - 1.0).abs() < 1e-9, "{facts:?}");
+        // Without data there is nothing to tell.
+        let facts = Trace::default().facts();
+        assert_eq!((facts.data_ms, facts.pauses_ms, facts.arrivals), (None, None, None));
+    }
+
+    #[test]
+    fn a_second_connection_leaves_the_trace_alone() {
+        let recorders = Recorders { trace: Arc::default(), qlog: None };
+        assert!(recorders.first(Instant::from_millis(1)).is_some());
+        recorders.trace.lock().unwrap().facts.datagrams = 7;
+        assert!(recorders.first(Instant::from_millis(9)).is_none());
+        let trace = recorders.trace.lock().unwrap();
+        assert_eq!((trace.started, trace.facts.datagrams), (Some(Instant::from_millis(1)), 7));
     }
 
     #[test]

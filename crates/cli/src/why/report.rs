@@ -56,15 +56,19 @@ fn table(evidence: &Evidence) -> String {
     let mut text =
         format!("\n{:<26}{:>12}{:>12}\n", format!("medians of {} rounds", rounds(evidence)), "HTTP/3", "HTTP/2");
     let wanted = evidence.wanted;
+    // What was cut is not there: its time follows from its mean speed.
+    let is_cut = evidence.exchanges.iter().any(|exchange| exchange.cut.is_some());
+    let complete = if is_cut { "complete at its rate, ms" } else { "complete, ms" };
     let mut row = |name: &str, digits: usize, of: &dyn Fn(&Exchange) -> Option<f64>| {
+        let compared = |transport| evidence.of(transport).filter(|exchange| exchange.is_comparable());
         let cells = Transport::BOTH.map(|transport| {
-            median(evidence.of(transport).filter_map(of)).map_or_else(|| "–".to_owned(), |value| cell(value, digits))
+            median(compared(transport).filter_map(of)).map_or_else(|| "–".to_owned(), |value| cell(value, digits))
         });
         text += &format!("{name:<26}{:>12}{:>12}\n", cells[0], cells[1]);
     };
     row("handshake, ms", 1, &|exchange| exchange.handshake_ms);
     row("first byte, ms", 1, &|exchange| exchange.first_byte_ms);
-    row("complete, ms", 0, &|exchange| Some(exchange.seconds_for(wanted) * 1e3));
+    row(complete, 0, &|exchange| Some(exchange.seconds_for(wanted) * 1e3));
     row("goodput, Mbit/s", 2, &|exchange| exchange.goodput().map(|rate| rate / 1e6));
     row("small request, ms", 1, &|exchange| median(exchange.loaded_ms.iter().copied()));
     row("smallest RTT, ms", 1, &|exchange| match (&exchange.quic, exchange.tcp) {

@@ -15,6 +15,8 @@ use crate::{failure::Failure, interrupt::Interrupt};
 
 /// Rounds in which nothing comes over a transport, after which no more are tried.
 const DEAD: usize = 3;
+/// Beginning of the reason that Ctrl-C gives.
+pub(super) const INTERRUPTED: &str = "interrupted";
 /// Shortest time for an exchange.
 const SHORTEST: Duration = Duration::from_secs(1);
 
@@ -49,7 +51,7 @@ pub(super) async fn run(target: &Target, budget: Budget, evidence: &mut Evidence
             let exchange = tokio::select! {
                 exchange = exchange::run(target, transport, round, limits) => exchange,
                 () = interrupt.wait() => {
-                    evidence.ended_early = Some(format!("interrupted in round {} of {}", round + 1, budget.rounds));
+                    evidence.ended_early = Some(format!("{INTERRUPTED} in round {} of {}", round + 1, budget.rounds));
                     bar.finish_and_clear();
                     return Ok(());
                 }
@@ -60,6 +62,9 @@ pub(super) async fn run(target: &Target, budget: Budget, evidence: &mut Evidence
         bar.inc(1);
         if let Some(dead) = Transport::BOTH.into_iter().find(|transport| is_dead(evidence, *transport)) {
             evidence.ended_early = Some(format!("nothing came over {} in {DEAD} rounds", dead.name()));
+        } else if let Some((refuser, error)) = refusals(evidence) {
+            // A server that limits its clients is not asked further.
+            evidence.ended_early = Some(format!("{} was refused {DEAD} times: {error}", refuser.name()));
         } else if begun.elapsed() >= budget.time && round + 1 < budget.rounds {
             evidence.ended_early = Some(format!("`--time` was used up after {} rounds", round + 1));
         } else if spent >= budget.bytes && round + 1 < budget.rounds {
@@ -76,6 +81,15 @@ pub(super) async fn run(target: &Target, budget: Budget, evidence: &mut Evidence
 fn is_dead(evidence: &Evidence, transport: Transport) -> bool {
     let nothing = |exchange: &Exchange| exchange.bytes == 0 && exchange.error.is_some();
     evidence.of(transport).count() >= DEAD && evidence.of(transport).all(nothing)
+}
+
+/// A transport over which the server has refused too often, and its last words.
+fn refusals(evidence: &Evidence) -> Option<(Transport, String)> {
+    Transport::BOTH.into_iter().find_map(|transport| {
+        let refused = evidence.of(transport).filter(|exchange| !exchange.is_comparable());
+        let last = refused.clone().last()?.error.clone()?;
+        (refused.count() >= DEAD).then_some((transport, last))
+    })
 }
 
 fn bar(rounds: u32) -> ProgressBar {

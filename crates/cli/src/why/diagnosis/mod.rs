@@ -1,12 +1,13 @@
 //! Diagnosis: from evidence to verdicts. Pure functions: the same evidence gives the same verdicts.
 //!
 //! Two questions are asked, each with the pairs of the rounds: is one transport slower to complete the object, and is one slower to
-//! answer beside it? Only for a slower transport are causes looked for. [`completion`] and [`response`] have the rules, one function for
-//! each cause; a cause counts by the share of the rounds that show its sign.
+//! answer beside it? Only for a slower transport are causes looked for. [`completion`], [`stops`] and [`response`] have the rules, one
+//! function for each cause; a cause counts by the share of the rounds that show its sign.
 
 mod completion;
 mod response;
 mod sign;
+mod stops;
 #[cfg(test)]
 mod tests;
 
@@ -195,13 +196,17 @@ pub(super) fn diagnose(evidence: &Evidence) -> Diagnosis {
     Diagnosis { completion, response, notes: notes(evidence) }
 }
 
-/// Compares HTTP/3 with HTTP/2 round by round. `None` without a pair of values.
+/// Compares HTTP/3 with HTTP/2 round by round, without rounds in which the server refused. `None` without a pair of values.
 fn judge(evidence: &Evidence, rule: &Rule, value: impl Fn(&Exchange) -> Option<f64>) -> Option<(Outcome, Comparison)> {
     let rounds = evidence.exchanges.iter().map(|exchange| exchange.round).max()? + 1;
     let find = |round, transport| evidence.of(transport).find(|exchange| exchange.round == round);
     let pairs: Vec<Pair> = (0..rounds)
         .filter_map(|round| {
             let (h3, h2) = (find(round, Transport::H3)?, find(round, Transport::H2)?);
+            // A refusal is an answer to another question.
+            if !h3.is_comparable() || !h2.is_comparable() {
+                return None;
+            }
             Some((Some(value(h3)?), Some(value(h2)?)))
         })
         .collect();
@@ -261,6 +266,22 @@ fn nothing() -> Judgement {
 
 fn notes(evidence: &Evidence) -> Vec<String> {
     let mut notes = Vec::new();
+    for transport in Transport::BOTH {
+        let refused = evidence.of(transport).filter(|exchange| !exchange.is_comparable());
+        if let Some(error) = refused.clone().find_map(|exchange| exchange.error.as_ref()) {
+            let (count, all, name) = (refused.count(), evidence.of(transport).count(), transport.name());
+            notes.push(format!("{name} was refused in {count} of {all} rounds, which are not compared: {error}."));
+        }
+    }
+    let whole = |transport| {
+        let whole = evidence.of(transport).filter(|exchange| exchange.error.is_none() && exchange.cut.is_none());
+        whole.map(|exchange| exchange.bytes).max()
+    };
+    if let (Some(h3), Some(h2)) = (whole(Transport::H3), whole(Transport::H2))
+        && h3 != h2
+    {
+        notes.push(format!("The objects are not the same: {h3} bytes over HTTP/3, {h2} over HTTP/2."));
+    }
     let quic = || evidence.of(Transport::H3).filter_map(|exchange| exchange.quic.as_ref());
     if quic().any(|facts| facts.retry) {
         notes.push("The server asks for a token first (Retry): a round trip more for new clients.".to_owned());

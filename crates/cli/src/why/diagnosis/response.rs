@@ -13,7 +13,7 @@ const EXPLAINS: f64 = 0.4;
 
 /// Causes for this transport.
 pub(super) fn causes(evidence: &Evidence, slower: Transport) -> Vec<Verdict> {
-    let other = median(evidence.of(slower.other()).filter_map(waits)).unwrap_or(0.0);
+    let Some(other) = median(evidence.of(slower.other()).filter_map(waits)) else { return Vec::new() };
     let signs = match slower {
         Transport::H3 => vec![bufferbloat(other)],
         Transport::H2 => vec![bufferbloat(other), head_of_line(other)],
@@ -40,7 +40,7 @@ fn queue(exchange: &Exchange) -> Option<f64> {
 }
 
 fn is_queued(exchange: &Exchange, other: f64) -> bool {
-    let longer = waits(exchange).unwrap_or(0.0) - other;
+    let Some(longer) = waits(exchange).map(|waited| waited - other) else { return false };
     rtts(exchange).is_some_and(|(least, loaded)| {
         loaded >= QUEUED.0 * least && loaded - least >= QUEUED.1 && loaded - least >= EXPLAINS * longer
     })
@@ -64,7 +64,7 @@ fn head_of_line<'a>(other: f64) -> Sign<'a> {
         cause: Cause::HeadOfLine,
         shows: Box::new(move |exchange| {
             // The wait is longer than a round trip and its queue.
-            let trip = rtts(exchange).map_or(0.0, |(_, loaded)| loaded);
+            let Some((_, trip)) = rtts(exchange) else { return false };
             !is_queued(exchange, other) && waits(exchange).is_some_and(|waited| waited >= 1.3 * trip.max(other))
         }),
         figures: vec![

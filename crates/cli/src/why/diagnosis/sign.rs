@@ -10,10 +10,26 @@ pub(in crate::why) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     lab::stats::quantile::median(&ascending)
 }
 
-/// One number over another; zero where there is nothing.
+/// One number over another; `None` where there is nothing.
 #[expect(clippy::cast_precision_loss, reason = "fewer than 2^53 packets and bytes")]
-pub(super) fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+pub(super) fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+/// A count as a figure.
+#[expect(clippy::cast_precision_loss, reason = "fewer than 2^53 packets and bytes")]
+pub(super) fn count(number: u64) -> Option<f64> {
+    Some(number as f64)
+}
+
+/// A share in percent.
+pub(super) fn percent(share: Option<f64>) -> Option<f64> {
+    share.map(|share| share * 100.0)
+}
+
+/// Returns whether a value was measured, and is no less than a limit.
+pub(super) fn reaches(value: Option<f64>, limit: f64) -> bool {
+    value.is_some_and(|value| value >= limit)
 }
 
 /// A rule: the sign in one round.
@@ -43,18 +59,28 @@ pub(super) fn figure<'a>(
 }
 
 /// Makes a figure of QUIC.
-pub(super) fn quic<'a>(name: &'static str, unit: &'static str, of: impl Fn(&QuicFacts) -> f64 + 'a) -> Named<'a> {
-    figure(name, unit, move |exchange| exchange.quic.as_ref().map(&of))
+pub(super) fn quic<'a>(
+    name: &'static str,
+    unit: &'static str,
+    of: impl Fn(&QuicFacts) -> Option<f64> + 'a,
+) -> Named<'a> {
+    figure(name, unit, move |exchange| of(exchange.quic.as_ref()?))
+}
+
+/// Returns whether an exchange over QUIC shows something.
+pub(super) fn of_quic(exchange: &Exchange, is: impl Fn(&QuicFacts) -> bool) -> bool {
+    exchange.quic.as_ref().is_some_and(is)
 }
 
 impl Sign<'_> {
     /// Verdict of the rounds; `None` where too few of them show the sign.
     pub(super) fn judge(&self, evidence: &Evidence, transport: Transport) -> Option<Verdict> {
-        let rounds = evidence.of(transport).count();
-        let shown = evidence.of(transport).filter(|exchange| (self.shows)(exchange)).count();
+        let judged = || evidence.of(transport).filter(|exchange| exchange.is_comparable());
+        let rounds = judged().count();
+        let shown = judged().filter(|exchange| (self.shows)(exchange)).count();
         let confidence = Confidence::of(shown, rounds)?;
         let value = |named: &Named<'_>| {
-            let value = median(evidence.of(transport).filter_map(|exchange| (named.of)(exchange)))?;
+            let value = median(judged().filter_map(|exchange| (named.of)(exchange)))?;
             Some(Figure { name: named.name, unit: named.unit, value })
         };
         let figures = self.figures.iter().filter_map(value).collect();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::why::{
     arrivals::{ArrivalFacts, Stall},
-    evidence::{CpuFacts, Cut, Discovery, QuicFacts, Tail, TcpFacts},
+    evidence::{CpuFacts, Cut, Discovery, Fault, QuicFacts, Tail, TcpFacts},
 };
 
 const WANTED: u64 = 2_000_000;
@@ -11,14 +11,16 @@ const WANTED: u64 = 2_000_000;
 /// A transfer of 2 MB without a sign of anything, in this time.
 fn exchange(transport: Transport, round: u32, seconds: f64) -> Exchange {
     let rate = 16e6 / seconds;
-    let arrivals = ArrivalFacts { peak: rate * 1.1, mean: rate, silent: 0.0 };
+    let arrivals = Some(ArrivalFacts { peak: Some(rate * 1.1), mean: rate, silent: 0.0 });
     let quic = QuicFacts {
         connected: true,
         datagrams: 1_700,
         largest_datagram: 1_452,
         numbers: 1_700,
         stream_bytes: WANTED,
-        data_ms: seconds * 1e3 - 80.0,
+        data_ms: Some(seconds * 1e3 - 80.0),
+        blocked_ms: Some(0.0),
+        pauses_ms: Some(0.0),
         rtt_min_ms: Some(40.0),
         rtt_median_ms: Some(44.0),
         rtt_samples: 30,
@@ -44,6 +46,8 @@ fn exchange(transport: Transport, round: u32, seconds: f64) -> Exchange {
         arrivals,
         quic: is_quic.then_some(quic),
         tcp: (!is_quic).then_some(tcp),
+        path_answers: None,
+        fault: None,
         error: None,
     }
 }
@@ -114,14 +118,15 @@ fn losses_of_a_policer_and_a_queue_of_its_own_are_shaping() {
     // The end of slow start loses many together as well; a rate that changes is no shaper's.
     let overshoot = quic(|quic| {
         (quic.lost, quic.lost_together) = (70, Some(0.9));
-        quic.arrivals.peak = quic.arrivals.mean * 1.6;
+        let arrivals = quic.arrivals.as_mut().unwrap();
+        arrivals.peak = Some(arrivals.mean * 1.6);
     });
     assert_eq!(of_h3(overshoot), Cause::CongestionControl);
 }
 
 #[test]
 fn credit_that_is_used_up_is_flow_control() {
-    assert_eq!(of_h3(quic(|quic| quic.blocked_ms = 0.6 * quic.data_ms)), Cause::FlowControl);
+    assert_eq!(of_h3(quic(|quic| quic.blocked_ms = quic.data_ms.map(|data| 0.6 * data))), Cause::FlowControl);
     // Over HTTP/2 the window of the client and the round trip give the rate.
     let long = |exchange: &mut Exchange| {
         exchange.seconds = 7.0;
@@ -138,15 +143,96 @@ fn credit_that_is_used_up_is_flow_control() {
 fn udp_that_dies_is_blocked_if_the_server_announces_it() {
     let dead = |exchange: &mut Exchange| {
         (exchange.bytes, exchange.error) = (0, Some("handshake timeout".to_owned()));
-        exchange.quic = Some(QuicFacts::default());
+        (exchange.fault, exchange.quic) = (Some(Fault::Silence), Some(QuicFacts::default()));
     };
     assert_eq!(of_h3(dead), Cause::UdpBlocked);
-    // After the handshake.
-    let starved = |exchange: &mut Exchange| {
-        (exchange.bytes, exchange.cut, exchange.seconds) = (20_000, Some(Cut::Time), 8.0);
-        exchange.quic.as_mut().unwrap().data_ms = 50.0;
+    // After the handshake: nothing is answered, or only small packets pass between losses.
+    assert_eq!(of_h3(cut(|exchange| exchange.path_answers = Some(false))), Cause::UdpBlocked);
+    let trickle = |exchange: &mut Exchange| {
+        exchange.path_answers = Some(true);
+        exchange.quic.as_mut().unwrap().tail = Tail { packets: 9, largest: 1_452, missing: 12 };
     };
-    assert_eq!(of_h3(starved), Cause::UdpBlocked);
+    assert_eq!(of_h3(cut(trickle)), Cause::UdpBlocked);
+    // A handshake that the server began and did not complete is not the path's doing for certain.
+    let begun = |exchange: &mut Exchange| {
+        dead(exchange);
+        exchange.quic.as_mut().unwrap().datagrams = 3;
+    };
+    assert_eq!(diagnose(&evidence(4.0, 1.0, Transport::H3, begun)).completion.causes, []);
+}
+
+/// Little comes, and then nothing until the time is used up.
+fn cut(change: impl Fn(&mut Exchange)) -> impl Fn(&mut Exchange) {
+    move |exchange| {
+        (exchange.bytes, exchange.cut, exchange.seconds) = (20_000, Some(Cut::Time), 8.0);
+        exchange.quic.as_mut().unwrap().data_ms = Some(50.0);
+        change(exchange);
+    }
+}
+
+#[test]
+fn a_silent_server_is_no_blocked_udp() {
+    assert_eq!(of_h3(cut(|exchange| exchange.path_answers = Some(true))), Cause::SendPace);
+    // Header section, and then nothing.
+    let header_only = |exchange: &mut Exchange| {
+        (exchange.bytes, exchange.path_answers) = (0, Some(true));
+        exchange.quic.as_mut().unwrap().data_ms = Some(0.0);
+    };
+    assert_eq!(of_h3(cut(header_only)), Cause::SendPace);
+    // Without an answer of the connection nothing is claimed.
+    let judgement = diagnose(&evidence(4.0, 1.0, Transport::H3, cut(|_| {}))).completion;
+    assert!(judgement.causes.iter().all(|cause| cause.cause != Cause::UdpBlocked), "{:?}", judgement.causes);
+}
+
+#[test]
+fn refusals_are_no_blocked_udp_and_are_not_compared() {
+    for fault in [Fault::Status, Fault::Refused] {
+        let refused = |exchange: &mut Exchange| {
+            if exchange.round < 3 {
+                (exchange.bytes, exchange.seconds) = (0, 0.1);
+                (exchange.fault, exchange.error) = (Some(fault), Some("the answer is 429".to_owned()));
+            }
+        };
+        let diagnosis = diagnose(&evidence(1.0, 1.0, Transport::H3, refused));
+        assert_eq!(diagnosis.completion.causes, [], "{diagnosis:?}");
+        assert_eq!(diagnosis.completion.comparison.unwrap().pairs, 5);
+        assert!(diagnosis.notes.join(" ").contains("refused in 3 of 8 rounds"), "{:?}", diagnosis.notes);
+    }
+    let all = |exchange: &mut Exchange| {
+        (exchange.bytes, exchange.fault, exchange.error) = (0, Some(Fault::Status), Some("503".to_owned()));
+    };
+    let completion = diagnose(&evidence(1.0, 1.0, Transport::H3, all)).completion;
+    assert_eq!((completion.outcome, completion.causes.len()), (Outcome::Undecided, 0));
+}
+
+#[test]
+fn what_was_not_measured_is_no_figure() {
+    let unknown = |exchange: &mut Exchange| {
+        exchange.quic = Some(QuicFacts { connected: true, ..QuicFacts::default() });
+        (exchange.handshake_ms, exchange.cpu, exchange.arrivals) = (None, None, None);
+    };
+    let judgement = diagnose(&evidence(4.0, 1.0, Transport::H3, unknown)).completion;
+    assert_eq!((judgement.outcome, judgement.causes.len()), (Outcome::Slower(Transport::H3), 0));
+    // A handshake of the other transport that nobody timed explains nothing.
+    let mut seen = evidence(4.0, 1.0, Transport::H3, |exchange| exchange.handshake_ms = Some(3_500.0));
+    seen.exchanges.iter_mut().filter(|one| one.transport == Transport::H2).for_each(|one| one.handshake_ms = None);
+    let causes = diagnose(&seen).completion.causes;
+    assert!(causes.iter().all(|cause| cause.cause != Cause::Handshake), "{causes:?}");
+    // Short transfers have no highest rate: nothing is flat.
+    let short = quic(|quic| {
+        quic.rtt_median_ms = Some(140.0);
+        quic.arrivals.as_mut().unwrap().peak = None;
+    });
+    let causes = diagnose(&evidence(4.0, 1.0, Transport::H3, short)).completion.causes;
+    assert!(causes.iter().all(|cause| cause.cause != Cause::Shaped), "{causes:?}");
+}
+
+#[test]
+fn different_objects_are_said() {
+    let mut seen = evidence(1.0, 1.0, Transport::H3, |exchange| exchange.bytes = WANTED + 1);
+    assert!(diagnose(&seen).notes.join(" ").contains("not the same"), "{:?}", diagnose(&seen).notes);
+    seen.exchanges.iter_mut().for_each(|exchange| exchange.bytes = WANTED);
+    assert_eq!(diagnose(&seen).notes, [] as [String; 0]);
 }
 
 #[test]
@@ -157,7 +243,7 @@ fn stalls_that_end_with_smaller_datagrams_are_a_black_hole() {
     let endless = |exchange: &mut Exchange| {
         (exchange.cut, exchange.bytes) = (Some(Cut::Time), 1_000_000);
         let quic = exchange.quic.as_mut().unwrap();
-        (quic.data_ms, quic.tail) = (1_000.0, Tail { packets: 9, largest: 60, missing: 40 });
+        (quic.data_ms, quic.tail) = (Some(1_000.0), Tail { packets: 9, largest: 60, missing: 40 });
     };
     assert_eq!(of_h3(endless), Cause::MtuBlackHole);
 }
@@ -167,7 +253,7 @@ fn without_any_sign_the_server_is_slow() {
     assert_eq!(of_h3(|_| {}), Cause::SendPace);
     // Pauses are the server's, even where its bursts overflow a queue and its answers come late.
     let paused = quic(|quic| {
-        (quic.pauses_ms, quic.rtt_median_ms) = (0.6 * quic.data_ms, Some(90.0));
+        (quic.pauses_ms, quic.rtt_median_ms) = (quic.data_ms.map(|data| 0.6 * data), Some(90.0));
         (quic.lost, quic.lost_together) = (40, Some(0.9));
     });
     assert_eq!(of_h3(paused), Cause::SendPace);
