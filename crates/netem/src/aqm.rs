@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use units::{Duration, Instant};
+use units::{Duration, Instant, Seed};
 
 use crate::{
     config::{Codel, LinkConfig, Queue},
@@ -77,14 +77,14 @@ const MAX_PACKET: u64 = 1_500;
 
 impl<T> Aqm<T> {
     /// `None` for a link without a rate or without such a queue.
-    pub(crate) fn new(config: &LinkConfig) -> Option<Self> {
+    pub(crate) fn new(config: &LinkConfig, seed: &Seed) -> Option<Self> {
         let (codel, per_flow, quantum) = match config.queue {
             Queue::Codel(codel) => (codel, false, i64::from(u32::MAX)),
             Queue::FqCodel(fq) => (fq.codel, true, i64::from(fq.quantum)),
             Queue::Unlimited | Queue::DropTail { .. } => return None,
         };
         Some(Self {
-            pace: Pace::new(config)?,
+            pace: Pace::new(config, seed)?,
             room: codel.bytes.as_bytes(),
             backlog: 0,
             config: codel,

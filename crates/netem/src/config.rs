@@ -11,6 +11,7 @@ mod loss;
 mod queue;
 mod schedule;
 mod short;
+mod varying;
 
 use serde::{Deserialize, Serialize};
 use units::{Bitrate, Duration, Probability};
@@ -20,6 +21,7 @@ use short::{Short, short_form};
 pub use loss::{Loss, LossTrace, LossTraceError};
 pub use queue::{Codel, FqCodel, Policer, Queue};
 pub use schedule::{Change, Fate, Outage, RateTrace, RateTraceError};
+pub use varying::VaryingRate;
 
 /// One direction of a path. The default is an ideal wire: no rate limit, no delay, no loss.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
@@ -31,6 +33,9 @@ pub struct LinkConfig {
     /// Time at which a real link could send, in place of a rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_trace: Option<RateTrace>,
+    /// Rate by a distribution, in place of a rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub varying_rate: Option<VaryingRate>,
     /// Policer: packets above its rate are dropped before the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policer: Option<Policer>,
@@ -146,8 +151,14 @@ pub enum ConfigError {
     #[error("the trace `{0}` has not been read")]
     TraceNotRead(String),
     /// Two rates.
-    #[error("`rate` and `rate-trace` exclude one another")]
+    #[error("`rate`, `rate-trace` and `varying-rate` exclude one another")]
     TwoRates,
+    /// No distribution.
+    #[error(
+        "`varying-rate` needs quantiles that ascend in both columns, from more than zero and up to 100 %, a `period`, and `stays` of at \
+         most 99 %"
+    )]
+    BadVaryingRate,
     /// The bucket is smaller than a packet.
     #[error("a policer needs a rate and a burst of at least one packet of 1500 bytes")]
     TinyPolicer,
@@ -179,8 +190,12 @@ impl LinkConfig {
     /// # Errors
     /// When they contradict themselves.
     pub fn check(&self) -> Result<(), ConfigError> {
-        if self.rate.is_some() && self.rate_trace.is_some() {
+        let rates = [self.rate.is_some(), self.rate_trace.is_some(), self.varying_rate.is_some()];
+        if rates.into_iter().filter(|given| *given).count() > 1 {
             return Err(ConfigError::TwoRates);
+        }
+        if self.varying_rate.as_ref().is_some_and(|varying| !varying.is_sound()) {
+            return Err(ConfigError::BadVaryingRate);
         }
         match (self.has_rate(), self.queue) {
             _ if self.rate.is_some_and(|rate| rate.as_bps() == 0) => return Err(ConfigError::ZeroRate),
@@ -244,12 +259,18 @@ impl LinkConfig {
 
     /// Returns whether packets take time to send.
     pub const fn has_rate(&self) -> bool {
-        self.rate.is_some() || self.rate_trace.is_some()
+        self.rate.is_some() || self.rate_trace.is_some() || self.varying_rate.is_some()
     }
 
-    /// The rate, or that of the trace on average.
+    /// The rate, or that of the trace or of the distribution on average.
     pub fn mean_rate(&self) -> Option<Bitrate> {
-        self.rate.or_else(|| self.rate_trace.as_ref().map(RateTrace::mean))
+        let varying = || self.varying_rate.as_ref().map(VaryingRate::mean);
+        self.rate.or_else(|| self.rate_trace.as_ref().map(RateTrace::mean)).or_else(varying)
+    }
+
+    /// The lowest rate that lasts: that of the distribution, or else the mean.
+    pub fn least_rate(&self) -> Option<Bitrate> {
+        self.varying_rate.as_ref().map(VaryingRate::least).or_else(|| self.mean_rate())
     }
 
     /// The most that jitter adds.

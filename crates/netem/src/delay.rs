@@ -5,7 +5,7 @@ use units::{Duration, Instant, RandomStream, Seed};
 
 use crate::{
     config::LinkConfig,
-    draw::{Chance, scale, up_to},
+    draw::{Chance, inverse, scale, up_to},
 };
 
 /// The far end of the way: when a packet that left the transmitter arrives.
@@ -163,7 +163,7 @@ impl Jitter {
         } else if let Self::Stepping { quantiles, index, value, draws, .. } = self {
             draws.set_word_pos(u128::from(wanted) * 2);
             *index = wanted;
-            *value = inverse(quantiles, draws.next_u64());
+            *value = inverse(quantiles, 0, draws.next_u64());
         }
     }
 
@@ -178,22 +178,6 @@ impl Jitter {
             _ => 0,
         }
     }
-}
-
-/// The value of a distribution for a draw: a straight line between the two quantiles around it.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "within the table"
-)]
-fn inverse(quantiles: &[(f64, u64)], draw: u64) -> u64 {
-    let share = (draw >> 11) as f64 / (1u64 << 53) as f64;
-    let above = quantiles.partition_point(|(until, _)| *until < share).min(quantiles.len().saturating_sub(1));
-    let (high, to) = quantiles[above];
-    let (low, from) = above.checked_sub(1).map_or((0.0, 0), |below| quantiles[below]);
-    let done = if high > low { ((share - low) / (high - low)).clamp(0.0, 1.0) } else { 1.0 };
-    from + (done * (to - from) as f64) as u64
 }
 
 /// A span as integer nanoseconds, saturating.

@@ -35,6 +35,22 @@ pub(crate) fn scale(draw: u64, span: u64) -> u64 {
     ((u128::from(draw) * (u128::from(span) + 1)) >> 64) as u64
 }
 
+/// The value of a distribution for a draw: a straight line between the two quantiles around it, from `least` on.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "within the table"
+)]
+pub(crate) fn inverse(quantiles: &[(f64, u64)], least: u64, draw: u64) -> u64 {
+    let share = (draw >> 11) as f64 / (1u64 << 53) as f64;
+    let above = quantiles.partition_point(|(until, _)| *until < share).min(quantiles.len().saturating_sub(1));
+    let (high, to) = quantiles[above];
+    let (low, from) = above.checked_sub(1).map_or((0.0, least), |below| quantiles[below]);
+    let done = if high > low { ((share - low) / (high - low)).clamp(0.0, 1.0) } else { 1.0 };
+    from + (done * (to - from) as f64) as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -39,10 +39,11 @@ mod policer;
 mod script;
 pub mod tc;
 mod transmitter;
+mod varying;
 
 pub use config::{
     Change, Codel, ConfigError, Duplicate, Fate, FqCodel, LinkConfig, Loss, LossTrace, LossTraceError, Outage, Policer,
-    Queue, RateTrace, RateTraceError, Reorder,
+    Queue, RateTrace, RateTraceError, Reorder, VaryingRate,
 };
 pub use counters::{Amount, LinkCounters};
 pub use histogram::Histogram;

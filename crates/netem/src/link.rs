@@ -88,9 +88,11 @@ impl Link {
         config.check()?;
         let transmitter = match config.queue {
             Queue::Codel(_) | Queue::FqCodel(_) => {
-                Aqm::new(config).map_or(Sender::None, |aqm| Sender::Managed(Box::new(aqm)))
+                Aqm::new(config, &seed).map_or(Sender::None, |aqm| Sender::Managed(Box::new(aqm)))
             }
-            Queue::Unlimited | Queue::DropTail { .. } => Transmitter::new(config).map_or(Sender::None, Sender::Tail),
+            Queue::Unlimited | Queue::DropTail { .. } => {
+                Transmitter::new(config, &seed).map_or(Sender::None, Sender::Tail)
+            }
         };
         let mtus = config.changes.iter().filter_map(|change| Some((Instant::ZERO + change.at, change.mtu?)));
         // Without a rate there is no queue that could hold packets: an outage loses them all the same.

@@ -1,8 +1,11 @@
 //! Pace of a link: a constant rate, one that changes, or the opportunities of a trace.
 
-use units::{Bitrate, Instant};
+use units::{Bitrate, Instant, Seed};
 
-use crate::config::{Fate, LinkConfig, Outage, RateTrace};
+use crate::{
+    config::{Fate, LinkConfig, Outage, RateTrace},
+    varying::RateDraws,
+};
 
 /// Bits times nanoseconds per second: one byte at one bit per second takes this many nanoseconds.
 const BYTE_AT_ONE_BPS: u64 = 8 * 1_000_000_000;
@@ -26,6 +29,8 @@ enum Kind {
     Constant(u64),
     /// Spans of time, each with a rate of its own.
     Varying { rates: Vec<(u64, u64)>, outages: Vec<Outage> },
+    /// Periods, each with a rate that is drawn.
+    Drawn { rates: RateDraws, outages: Vec<Outage> },
     /// Opportunities, and how much of the current one is left.
     Trace { trace: RateTrace, turn: u64, index: usize, left: u32, outages: Vec<Outage> },
 }
@@ -41,11 +46,13 @@ pub(crate) struct Stay {
 
 impl Pace {
     /// `None` for a link without a rate.
-    pub(crate) fn new(config: &LinkConfig) -> Option<Self> {
+    pub(crate) fn new(config: &LinkConfig, seed: &Seed) -> Option<Self> {
         let held = config.outages.iter().filter(|outage| outage.packets == Fate::Held);
         let outages: Vec<Outage> = held.copied().collect();
         let kind = if let Some(trace) = &config.rate_trace {
             Kind::Trace { trace: trace.clone(), turn: 0, index: 0, left: RateTrace::OPPORTUNITY, outages }
+        } else if let Some(varying) = &config.varying_rate {
+            Kind::Drawn { rates: RateDraws::new(varying, seed), outages }
         } else {
             let rate = config.rate.map(Bitrate::as_bps)?;
             let changes = config.changes.iter().filter_map(|change| {
@@ -95,7 +102,13 @@ impl Pace {
                 starts
             }
             Kind::Varying { rates, outages } => {
-                let (starts, ends, fraction) = varying(rates, outages, self.free, self.fraction, size);
+                let at = |now| listed(rates, now);
+                let (starts, ends, fraction) = varying(at, outages, self.free, self.fraction, size);
+                (self.free, self.fraction) = (ends, fraction);
+                starts
+            }
+            Kind::Drawn { rates, outages } => {
+                let (starts, ends, fraction) = varying(|now| rates.at(now), outages, self.free, self.fraction, size);
                 (self.free, self.fraction) = (ends, fraction);
                 starts
             }
@@ -126,8 +139,20 @@ fn wide(parts: u128, rate: u64) -> (u64, u64) {
     (u64::try_from(parts / rate).unwrap_or(u64::MAX), (parts % rate) as u64)
 }
 
-/// Sends through spans of different rates: when the first bit starts, and where the last one ends.
-fn varying(rates: &[(u64, u64)], outages: &[Outage], free: u64, fraction: u64, size: u32) -> (u64, u64, u64) {
+/// The rate at a nanosecond by a list of changes, and the nanosecond of the next change.
+fn listed(rates: &[(u64, u64)], now: u64) -> (u64, u64) {
+    let place = rates.partition_point(|(from, _)| *from <= now);
+    (rates[place.saturating_sub(1)].1, rates.get(place).map_or(u64::MAX, |(from, _)| *from))
+}
+
+/// Sends through spans of different rates, of which `rate_at` tells rate and end: when the first bit starts, and where the last one ends.
+fn varying(
+    mut rate_at: impl FnMut(u64) -> (u64, u64),
+    outages: &[Outage],
+    free: u64,
+    fraction: u64,
+    size: u32,
+) -> (u64, u64, u64) {
     let (mut at, mut fraction) = (free, fraction);
     let mut parts = u128::from(size) * u128::from(BYTE_AT_ONE_BPS);
     let mut starts = None;
@@ -138,9 +163,7 @@ fn varying(rates: &[(u64, u64)], outages: &[Outage], free: u64, fraction: u64, s
             continue;
         }
         starts = starts.or(Some(at));
-        let place = rates.partition_point(|(from, _)| *from <= at);
-        let rate = rates[place.saturating_sub(1)].1;
-        let change = rates.get(place).map_or(u64::MAX, |(from, _)| *from);
+        let (rate, change) = rate_at(at);
         let outage = outages.iter().filter_map(|outage| outage.begin(moment)).min();
         let end = change.min(outage.map_or(u64::MAX, Instant::as_nanos));
         let room = (u128::from(end - at) * u128::from(rate)).saturating_sub(u128::from(fraction));
@@ -215,7 +238,7 @@ mod tests {
     }
 
     fn stays(config: &LinkConfig, sizes: &[u32]) -> Vec<(u64, u64)> {
-        let mut pace = Pace::new(config).unwrap();
+        let mut pace = Pace::new(config, &Seed::from_number(1)).unwrap();
         let micros = |at: Instant| at.as_nanos() / 1_000;
         sizes.iter().map(|size| pace.send(*size)).map(|stay| (micros(stay.starts), micros(stay.ends))).collect()
     }
@@ -234,9 +257,38 @@ mod tests {
         let config = LinkConfig { outages: vec![outage], ..link(12) };
         // Half of the first packet leaves before, half behind; the second has ended before the outage comes again.
         assert_eq!(stays(&config, &[1500, 1500]), [(0, 11_000), (11_000, 12_000)]);
-        let mut pace = Pace::new(&config).unwrap();
+        let mut pace = Pace::new(&config, &Seed::from_number(1)).unwrap();
         assert!(pace.idle(21 * 1_000_000));
         assert_eq!(pace.send(1500).starts.as_nanos(), 30_500_000);
+    }
+
+    #[test]
+    fn a_packet_that_meets_another_period_is_sent_at_both_rates() {
+        use units::Probability;
+
+        use crate::config::VaryingRate;
+        let share = |share| Probability::new(share).unwrap();
+        let quantiles = vec![(share(0.0), Bitrate::from_bps(1_000_000)), (share(1.0), Bitrate::from_bps(9_000_000))];
+        let varying = VaryingRate { quantiles, period: MS * 5, stays: Probability::ZERO };
+        let seed = Seed::from_number(4);
+        let mut draws = RateDraws::new(&varying, &seed);
+        let config = LinkConfig { rate: None, varying_rate: Some(varying), ..link(1) };
+        let mut pace = Pace::new(&config, &seed).unwrap();
+        let mut sent = 0_u64;
+        while pace.free_at() < 500_000_000 {
+            pace.send(1_500);
+            sent += 1_500 * 8;
+        }
+        // The area below the rates of the periods, up to the last bit.
+        let end = pace.free_at();
+        let area: u128 = (0..=end / 5_000_000)
+            .map(|period| {
+                let (from, until) = (period * 5_000_000, ((period + 1) * 5_000_000).min(end));
+                u128::from(draws.at(from).0) * u128::from(until - from)
+            })
+            .sum();
+        let carried = u64::try_from(area / 1_000_000_000).unwrap();
+        assert!(sent.abs_diff(carried) <= 200, "{sent} {carried}");
     }
 
     #[test]
@@ -251,13 +303,13 @@ mod tests {
         assert_eq!(ms(stays(&config, &[700, 700, 700, 900])), [(2, 2), (2, 2), (2, 2), (2, 2)]);
         assert_eq!(ms(stays(&config, &[1000, 2500])), [(2, 2), (2, 5)]);
         // What nobody uses is gone: at 3 ms the next is at 5; after a long silence too.
-        let mut pace = Pace::new(&config).unwrap();
+        let mut pace = Pace::new(&config, &Seed::from_number(1)).unwrap();
         assert!(pace.idle(3_000_000));
         assert_eq!(pace.send(100).ends.as_nanos(), 5_000_000);
         assert!(pace.idle(1_000_003_000_000));
         assert_eq!(pace.send(100).ends.as_nanos(), 1_000_005_000_000);
         // Exactly at the end of a turn the last opportunity of it is still there.
-        let mut pace = Pace::new(&config).unwrap();
+        let mut pace = Pace::new(&config, &Seed::from_number(1)).unwrap();
         assert!(pace.idle(30_000_000));
         assert_eq!(pace.send(1500).ends.as_nanos(), 30_000_000);
         assert_eq!(pace.send(1500).ends.as_nanos(), 32_000_000);

@@ -68,6 +68,9 @@ fn shaper(link: &LinkConfig, device: &str, out: &mut Commands) {
             "the rate of the trace varies; {bits} is its mean (use mahimahi's mm-link for the trace itself)"
         ));
     }
+    if link.varying_rate.is_some() {
+        out.notes.push(format!("the rate varies by a distribution; {bits} is its mean"));
+    }
     // One packet at a time: a larger bucket would send bursts faster than the rate.
     let burst = 1_600.max(bits.as_bps() / 8 / 1_000);
     match link.queue {

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use units::{Bitrate, DataSize, Instant};
+use units::{Bitrate, DataSize, Instant, Seed};
 
 use crate::{
     config::LinkConfig,
@@ -25,9 +25,9 @@ pub(crate) struct Transmitter {
 
 impl Transmitter {
     /// `None` for a link without a rate.
-    pub(crate) fn new(config: &LinkConfig) -> Option<Self> {
+    pub(crate) fn new(config: &LinkConfig, seed: &Seed) -> Option<Self> {
         let room = config.queue.bytes().map_or(u64::MAX, DataSize::as_bytes);
-        Some(Self { pace: Pace::new(config)?, room, waiting: VecDeque::new(), backlog: 0 })
+        Some(Self { pace: Pace::new(config, seed)?, room, waiting: VecDeque::new(), backlog: 0 })
     }
 
     /// Sets the rate of what is accepted from now on.
@@ -87,7 +87,7 @@ mod tests {
             queue: Queue::DropTail { bytes: DataSize::from_bytes(bytes) },
             ..LinkConfig::default()
         };
-        Transmitter::new(&config).unwrap()
+        Transmitter::new(&config, &Seed::from_number(1)).unwrap()
     }
 
     #[test]

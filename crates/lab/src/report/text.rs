@@ -3,7 +3,7 @@
 
 use core::fmt::{self, Write};
 
-use netem::{LinkConfig, Loss, Queue};
+use netem::{LinkConfig, Loss, Queue, VaryingRate};
 use units::duration_text::display;
 
 use super::{
@@ -232,6 +232,13 @@ fn simulated(out: &mut String, report: &Report) -> fmt::Result {
     Ok(())
 }
 
+/// A rate by a distribution in words.
+fn varying(varying: &VaryingRate) -> String {
+    let quantiles = varying.quantiles.iter().map(|(share, rate)| format!("{share} {rate}"));
+    let quantiles: Vec<String> = quantiles.collect();
+    format!(" on average ({}; drawn each {}, {} stay)", quantiles.join(", "), display(varying.period), varying.stays)
+}
+
 /// One direction of the path in words.
 fn link(link: &LinkConfig) -> String {
     let mut words = Vec::new();
@@ -246,6 +253,8 @@ fn link(link: &LinkConfig) -> String {
                 Queue::DropTail { .. } | Queue::Unlimited => "drop-tail",
             };
             let trace = link.rate_trace.as_ref().map(|trace| format!(" on average (trace {})", trace.file));
+            let varying = link.varying_rate.as_ref().map(varying);
+            let trace = trace.or(varying);
             words.push(format!("{rate}{}, {kind} queue {bytes} ({full})", trace.unwrap_or_default()));
         }
         (Some(rate), None) => words.push(format!("{rate}, unlimited queue")),

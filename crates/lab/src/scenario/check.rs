@@ -294,6 +294,7 @@ fn blamed(error: &netem::ConfigError) -> &'static str {
         E::BadOutage => "outages",
         E::ReorderWithoutDelay => "reorder",
         E::NoJitter => "jitter",
+        E::BadVaryingRate => "varying-rate",
         E::TinyMtu(_) => "mtu",
     }
 }

@@ -2,7 +2,7 @@
 
 use core::str::FromStr;
 
-use netem::{LinkConfig, Loss, Queue};
+use netem::{LinkConfig, Loss, Queue, VaryingRate};
 use transport::ack_frequency::AckFrequency;
 use units::{Bitrate, DataSize, Duration, ParseUnitError, Probability, duration_text::display};
 
@@ -208,7 +208,13 @@ impl Overrides {
         if link.rate.is_some() {
             link.rate = self.rate.or(link.rate);
         }
-        if let (Some(rate), Some(queue)) = (link.rate, self.queue) {
+        if let Some(rate) = self.rate
+            && link.varying_rate.take().is_some()
+        {
+            link.rate = Some(rate);
+        }
+        let rate = link.rate.or_else(|| link.varying_rate.as_ref().map(VaryingRate::mean));
+        if let (Some(rate), Some(queue)) = (rate, self.queue) {
             link.queue = Queue::DropTail { bytes: queue.in_bytes(rate, base_rtt) };
         }
     }

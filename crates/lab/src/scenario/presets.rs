@@ -24,6 +24,10 @@ macro_rules! presets {
 
 presets! {
     "Mobile and wireless": "mobile" "lte" "3g" "2g" "okru-mobile" "uber-india" "wifi";
+    "Networks: LTE and 5G": "lte-rest" "lte-walking" "lte-driving" "5g-rest" "5g-walking" "5g-driving";
+    "Networks: Wi-Fi": "wifi-busy" "wifi-roaming" "hotel";
+    "Networks: satellite": "leo" "geo";
+    "Networks: wired uplinks, and a proxy": "docsis-uplink" "docsis-uplink-aqm" "dsl-uplink" "far-proxy";
     "Wired": "production" "production-paced" "bufferbloat" "policer" "asymmetric" "datacenter" "scaling";
     "Satellite and heavy loss": "satellite" "high-loss";
     "Applications": "page" "video" "feed";
@@ -85,6 +89,8 @@ mod tests {
             let scenario = load(preset.name).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(scenario.name, preset.name);
             assert!(scenario.about.contains("Source: "), "{}", preset.name);
+            let is_network = preset.group.starts_with("Networks: ");
+            assert!(!is_network || scenario.about.contains("Leaves out: "), "{}", preset.name);
             let plan = crate::plan::Plan::new(scenario).unwrap_or_else(|error| panic!("{}: {error}", preset.name));
             assert!(plan.contender_count() > 1 || plan.points().len() > 1, "{} compares nothing", preset.name);
         }

@@ -25,7 +25,7 @@ const CONFIDENCE: f64 = 0.9995;
 pub(super) fn checks(scenario: &Scenario) -> Vec<Check> {
     let (down, up) = (&scenario.path.down, scenario.path.up());
     let sides: &[(&str, &LinkConfig)] = if up == down { &[("both ways", down)] } else { &[("down", down), ("up", up)] };
-    let kinds = [arithmetic, managed, loss, places, changes, outages, jitter, chances, policer];
+    let kinds = [arithmetic, managed, varying, loss, places, changes, outages, jitter, chances, policer];
     kinds.into_iter().filter_map(|kind| both(kind, sides)).collect()
 }
 
@@ -94,6 +94,46 @@ fn managed(link: &LinkConfig) -> Option<Check> {
     }
     let card = Card::new("managed queue");
     Some(card.near("packets carried in the time of 4000", number(delivered), 4_000.0, 4.0, "").done())
+}
+
+/// The rates of the periods have the distribution that is stated. A packet in the middle of each period measures its rate.
+fn varying(link: &LinkConfig) -> Option<Check> {
+    /// Small, so that it has left before its period ends.
+    const BYTES: u32 = 64;
+    let varying = link.varying_rate.as_ref()?;
+    let size = DataSize::from_bytes(BYTES.into());
+    let mut model = bare(link, |link, bare| {
+        (bare.varying_rate, bare.queue) = (link.varying_rate.clone(), link.queue);
+    })?;
+    let card = Card::new("varying rate");
+    if varying.least().time_for(size) > varying.period / 4 {
+        return Some(card.holds("the period is long enough for a packet at the lowest rate", false).done());
+    }
+    // Rates that stay tell less than as many independent ones.
+    let memory = (1.0 + varying.stays.get()) / (1.0 - varying.stays.get());
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few thousand times at most 199")]
+    let periods = (4_000.0 * memory).ceil() as u32;
+    let rates: Vec<f64> = (0..periods)
+        .filter_map(|period| {
+            let at = Instant::ZERO + varying.period * period + varying.period / 2;
+            let packet = PacketMeta { size: BYTES, ..packet(period.into()) };
+            Some(f64::from(BYTES) * 8.0 / (deliver(&mut model, at, &packet)? - at).as_secs_f64())
+        })
+        .collect();
+    let within = varying.quantiles.iter().filter(|(share, _)| share.get() > 0.0 && share.get() < 1.0);
+    let checked = within.fold(card, |card, (share, rate)| {
+        let limit = number(rate.as_bps());
+        // Times are whole nanoseconds.
+        let below = rates.iter().filter(|seen| **seen <= limit * 1.001).count();
+        let seen = number(below as u64) / f64::from(periods);
+        let spread = normal_quantile(CONFIDENCE) * (share.get() * (1.0 - share.get()) / 4_000.0).sqrt();
+        card.near(&format!("share of {periods} periods up to {rate}"), seen, share.get(), spread, "")
+    });
+    let mean = rates.iter().sum::<f64>() / f64::from(periods);
+    let stated = number(varying.mean().as_bps());
+    let deviation = (rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / f64::from(periods)).sqrt();
+    let allowed = normal_quantile(CONFIDENCE) * deviation / 4_000.0_f64.sqrt() + stated * 1e-3;
+    Some(checked.near("mean", mean / 1e6, stated / 1e6, allowed / 1e6, " Mbit/s").done())
 }
 
 /// Mean length of a burst, for the spread of the share that is lost.

@@ -61,7 +61,7 @@ impl Datagrams {
         let size = traffic.datagram_size();
         let interval = traffic.datagram_interval().unwrap_or(Duration::MAX);
         let link = spec.scenario.loaded_link();
-        let queued = match (link.mean_rate(), link.queue.bytes()) {
+        let queued = match (link.least_rate(), link.queue.bytes()) {
             (Some(rate), Some(bytes)) => rate.time_for(DataSize::from_bytes(bytes.as_bytes() + 1_500)),
             _ => Duration::ZERO,
         };
