@@ -32,6 +32,7 @@ pub mod journal;
 pub mod kind;
 pub mod matrix;
 pub mod measure;
+pub mod noise;
 pub mod plan;
 pub mod qlog;
 pub mod reading;

@@ -12,6 +12,7 @@ mod matrix;
 mod plain;
 mod plot;
 mod points;
+mod pull_request;
 mod regret;
 mod repair;
 mod series;
@@ -43,6 +44,7 @@ pub use matrix::{Breach, Control, Effect, MATRIX_SCHEMA, MatrixReport, PointRow,
 pub use plain::{csv, markdown};
 pub use plot::{Along, Curve, Measured, curves};
 pub use points::{points, varied};
+pub use pull_request::pull_request;
 pub use series::TimeSeries;
 pub use style::{Style, wrap as wrapped};
 pub use text::text;

@@ -10,7 +10,8 @@ use lab::{
     compare::{Change, Changes, changes},
     figure::Figure,
     gate::{Gate, Tolerances, judge},
-    report::wrapped,
+    noise::Noise,
+    report::{pull_request, wrapped},
     stats::interval::RUNS_MIN,
     summary::Summary,
     versus::{Digits, effect, words},
@@ -43,13 +44,17 @@ pub(super) struct CompareArgs {
 /// Worse means beyond the tolerance in so many runs that chance alone fails at most one gate in twenty, whatever the number of figures;
 /// with too few seeds for that, in all runs. Figures without a better direction fail if they change.
 ///
+/// With --markdown it prints what a pull request should show: the verdict, a table with intervals, and beside each change the
+/// noise of an A/A run, which is how much the baseline differs from itself. docs/ci.md has a workflow.
+///
 /// Exit code 0: passed. 2: a file cannot be read, the files are of different scenarios, or a tolerance is wrong. 99: failed, also if a
 /// figure, a contender, a run or the subject of a limit is missing, or if a run failed.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
   tiderace lab gate new.jsonl --baseline good.jsonl
   tiderace lab gate new.jsonl --baseline good.jsonl --tolerance 5 --tolerance rtt_p95='10 ms'
-  tiderace lab gate new.jsonl --baseline good.jsonl --tolerances gate.toml --json")]
+  tiderace lab gate new.jsonl --baseline good.jsonl --tolerances gate.toml --json
+  tiderace lab gate new.jsonl --baseline good.jsonl --again good-again.jsonl --markdown")]
 pub(super) struct GateArgs {
     /// Records to judge
     #[arg(value_name = "RECORDS")]
@@ -64,9 +69,16 @@ pub(super) struct GateArgs {
     /// TOML file of tolerances, such as `goodput = "5 %"`; --tolerance takes precedence
     #[arg(long, value_name = "FILE")]
     tolerances: Option<PathBuf>,
+    /// Records of the baseline's program, run again (A/A): with other seeds, or in real time. Without them the noise is that
+    /// between the baseline's odd and even seeds
+    #[arg(long, value_name = "FILE", requires = "baseline")]
+    again: Option<PathBuf>,
     /// Print as JSON
-    #[arg(long)]
+    #[arg(long, conflicts_with = "markdown")]
     json: bool,
+    /// Print as Markdown, for a pull request
+    #[arg(long)]
+    markdown: bool,
 }
 
 fn read(path: &Path) -> Result<Summary, Failure> {
@@ -181,8 +193,22 @@ pub(super) fn gate(args: &GateArgs) -> Result<ExitCode, Failure> {
     if args.json {
         return write_json(&gate).map(|()| code);
     }
+    if args.markdown {
+        let noise = before.as_ref().map(|before| noise(args, before, &tolerances)).transpose()?;
+        write_out(&pull_request(&gate, &after, before.as_ref(), noise.as_ref()))?;
+        return Ok(code);
+    }
     write_out(&told(&gate, before.is_some()))?;
     Ok(code)
+}
+
+/// Noise of the baseline, by another run of it or by its halves.
+fn noise(args: &GateArgs, before: &Summary, tolerances: &Tolerances) -> Result<Noise, Failure> {
+    let rule = |figure: Figure| tolerances.rule(figure);
+    match args.again.as_deref() {
+        Some(path) => of_one_scenario(Noise::again(before, &read(path)?, &rule)),
+        None => Ok(Noise::halves(before, &rule)),
+    }
 }
 
 /// Text of a gate: changes, reasons of the failure, and confidence.
