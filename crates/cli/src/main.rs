@@ -11,6 +11,7 @@ mod get;
 mod interrupt;
 mod lab;
 mod masque;
+mod meter;
 mod perf;
 mod printable;
 mod probe;

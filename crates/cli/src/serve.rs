@@ -43,6 +43,9 @@ pub(crate) struct Args {
     /// Answer 404 for a directory without index.html
     #[arg(long)]
     no_listing: bool,
+    /// Serve metrics for Prometheus here, over plain HTTP: those of the gateway (docs/edge.md)
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    prometheus: Option<SocketAddr>,
 }
 
 /// A folder for the configuration and the key that its owner alone can open. It is gone when this is dropped.
@@ -100,6 +103,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         text(&directory)?,
         !args.no_listing
     );
+    let metrics = args.prometheus.map(|address| format!("[metrics]\nlisten = {}\n", toml_text(&address.to_string())));
+    let config = config + &metrics.unwrap_or_default();
     let config = private.write("edge.toml", &config)?;
     let own = args.cert.is_none().then_some(&cert);
     serve_until_ended(&config, |address| {

@@ -62,6 +62,7 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
         tcp: outcome.tcp,
         cpu: outcome.cpu,
         intervals: outcome.intervals,
+        soak: outcome.soak,
         errors: tally.errors,
     };
     match args.form() {

@@ -1,6 +1,6 @@
 //! Options of `perf client`, and their combinations.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{net::SocketAddr, num::NonZeroU32, time::Duration};
 
 use clap::Parser;
 use tiderace::units::{Bitrate, DataSize, duration_text};
@@ -33,6 +33,8 @@ use crate::{failure::Failure, trust::TrustArgs};
   tiderace perf client localhost:4433 --insecure --handshakes 1000 --kinds new,resumed,0-rtt
   tiderace perf client localhost:4433 --insecure --datagrams --rate 20M --size 1100 --upload --download
   tiderace perf client localhost:4433 --insecure --prometheus > /var/lib/node_exporter/perf.prom
+  tiderace perf client localhost:4433 --insecure --upload --live --prometheus=127.0.0.1:9465
+  tiderace perf client localhost:4433 --insecure --soak '6 h' --json > soak.json
   tiderace perf client 192.0.2.1:4433 --pin FINGERPRINT --tcp --cc bbr --upload -i '1 s'")]
 pub(super) struct Args {
     /// Server to measure with
@@ -96,9 +98,16 @@ pub(super) struct Args {
     /// Print the result as JSON, with the lines of --interval in `intervals`
     #[arg(long)]
     pub(super) json: bool,
-    /// Print the result as metrics for Prometheus, such as a file for node_exporter's textfile collector
-    #[arg(long, conflicts_with_all = ["json", "csv", "interval"])]
-    pub(super) prometheus: bool,
+    /// Print the result as metrics for Prometheus, such as a file for node_exporter's textfile collector; with =ADDRESS:PORT serve metrics
+    /// there while the transfer runs
+    #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, require_equals = true)]
+    pub(super) prometheus: Option<Option<SocketAddr>>,
+    /// Print goodput, RTT, window, losses, repair and state of each connection every 5 s, to the standard error
+    #[arg(long, conflicts_with_all = ["interval", "csv"])]
+    pub(super) live: bool,
+    /// Transfer for so long, such as '6 h', with figures and memory over time, and say whether the memory of this end grows
+    #[arg(long, value_name = "TIME", value_parser = duration_text::parse, conflicts_with_all = ["bytes", "duration", "datagrams"])]
+    pub(super) soak: Option<Duration>,
     #[command(flatten)]
     pub(super) trust: TrustArgs,
     #[command(flatten)]
@@ -123,7 +132,7 @@ pub(super) enum Volume {
 impl Args {
     /// Amount of data; `None` without a transfer.
     pub(super) fn volume(&self) -> Option<Volume> {
-        match (self.bytes, self.duration) {
+        match (self.bytes, self.soak.or(self.duration)) {
             (Some(bytes), _) => Some(Volume::Bytes(bytes.as_bytes())),
             (None, Some(span)) => Some(Volume::For(span)),
             (None, None) => {
@@ -147,7 +156,7 @@ impl Args {
 
     /// Form of the output.
     pub(super) fn form(&self) -> Form {
-        match (self.json, self.csv, self.prometheus) {
+        match (self.json, self.csv, self.prometheus == Some(None)) {
             (true, ..) => Form::Json,
             (_, true, _) => Form::Csv,
             (.., true) => Form::Prometheus,
@@ -158,6 +167,15 @@ impl Args {
     pub(super) fn check(&self) -> Result<(), Failure> {
         if self.bytes.is_some_and(|bytes| bytes.as_bytes() == 0) || self.duration.is_some_and(|span| span.is_zero()) {
             return Err(Failure::new("a transfer of nothing").hint("give `--bytes` or `--duration` more than 0"));
+        }
+        if self.prometheus == Some(None) && (self.json || self.csv || self.interval.is_some()) {
+            return Err(Failure::new(
+                "`--prometheus` alone is a form of the output, and `--json`, `--csv` and `--interval` are others",
+            )
+            .hint("`--prometheus=ADDRESS:PORT` serves metrics meanwhile, beside any form"));
+        }
+        if self.soak.is_some_and(|span| span < Duration::from_secs(1)) {
+            return Err(Failure::new("`--soak` is shorter than a second").hint("give for example `--soak '6 h'`"));
         }
         if self.timeout.is_zero() {
             return Err(Failure::new("no handshake is complete within no time").hint("give `--timeout` more than 0"));
@@ -186,7 +204,12 @@ impl Args {
             return Err(Failure::new("`--tcp` has no early data: its kinds are `new` and `resumed`")
                 .hint("measure 0-RTT without `--tcp`"));
         }
-        let spans = [("--duration", self.duration), ("--timeout", Some(self.timeout)), ("--interval", self.interval)];
+        let spans = [
+            ("--duration", self.duration),
+            ("--soak", self.soak),
+            ("--timeout", Some(self.timeout)),
+            ("--interval", self.interval),
+        ];
         for (option, span) in spans {
             if span.is_some_and(|span| span > LONGEST) {
                 let message = format_args!("`{option}` is longer than 30 days").to_string();

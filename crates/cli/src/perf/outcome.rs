@@ -10,6 +10,7 @@ use super::{
     requests, tcp,
     transfer::Delivered,
 };
+use crate::meter::soak::Soak;
 
 /// Outcome of the connections so far.
 #[derive(Default)]
@@ -48,6 +49,8 @@ pub(super) struct Outcome {
     pub(super) requests: Vec<requests::Connections>,
     pub(super) cpu: Option<Cpu>,
     pub(super) intervals: Vec<Interval>,
+    /// Figures and memory over time.
+    pub(super) soak: Option<Soak>,
     /// Ctrl-C came before the end.
     pub(super) is_partial: bool,
 }

@@ -10,6 +10,7 @@ use super::{
     cpu::process_time,
     fec::{self, Counts},
     interval::{CSV_HEADER, Intervals, Snapshot},
+    live::Live,
     options::{Args, Volume},
     outcome::{Outcome, Tally},
     progress::{Goal, Moved, Progress},
@@ -151,8 +152,11 @@ impl Run<'_> {
         };
         let (moved, cpu_before) = (Moved::default(), process_time());
         let [received, sent] = [moved.part(), moved.part()];
+        let length = if let Volume::For(span) = volume { Some(span) } else { None };
+        let mut live = Live::start(self.args, length)?;
+        live.follow(lines.iter().map(|line| (&line.connection, &line.rtt)));
         // Lines of intervals show the progress themselves.
-        let bar = self.args.interval.is_none().then(|| Progress::start(goal, moved.clone()));
+        let bar = (self.args.interval.is_none() && !live.shows()).then(|| Progress::start(goal, moved.clone()));
         if self.args.csv {
             write_out(CSV_HEADER)?;
         }
@@ -200,6 +204,7 @@ impl Run<'_> {
             }
         }
         drop(bar);
+        let soak = live.finish().await;
         let is_partial = self.stop.is_asked();
         let cpu = cpu_before.zip(process_time()).map(|(before, after)| after.saturating_sub(before));
         let intervals = match intervals {
@@ -221,6 +226,7 @@ impl Run<'_> {
             fec,
             cpu: cpu.map(|cpu| Cpu::new(cpu, sums[0].bytes + sums[1].bytes)),
             intervals,
+            soak,
             is_partial,
             ..Outcome::default()
         })

@@ -16,6 +16,7 @@ use super::{
     tcp,
     transfer::Delivered,
 };
+use crate::meter::soak::Soak;
 
 /// Report of a client.
 #[derive(Debug, Serialize)]
@@ -51,6 +52,9 @@ pub(super) struct Report {
     /// Lines of `--interval`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) intervals: Vec<Interval>,
+    /// Figures and memory over time, of `--soak`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) soak: Option<Soak>,
     /// Errors, with counts.
     pub(super) errors: BTreeMap<String, u32>,
 }
@@ -191,6 +195,9 @@ impl Report {
             let each = cpu_s_per_gib.map_or("–".to_owned(), |each| format!("{each:.2} s"));
             line("cpu", format!("{each} per GiB ({cpu_s:.2} s of this process)"));
         }
+        if let Some(soak) = &self.soak {
+            line("memory", soak.text());
+        }
         for (message, count) in &self.errors {
             line("error", format!("{count} × {message}"));
         }
@@ -281,6 +288,7 @@ mod tests {
             tcp: Vec::new(),
             cpu: Some(Cpu::new(Duration::from_millis(500), 1 << 30)),
             intervals: Vec::new(),
+            soak: None,
             errors: BTreeMap::from([("idle for too long".to_owned(), 1)]),
         }
     }

@@ -1,13 +1,18 @@
 //! RTT samples of a connection in bounded memory, and statistics of a set of samples.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use lab::stats::quantile::quantile;
 use serde::Serialize;
-use tiderace::{transport::observe::Observer, units::Instant};
+use tiderace::{
+    transport::observe::{Observer, RecoveryMetrics},
+    units::Instant,
+};
+
+use crate::meter::histogram::Histogram;
 
 /// Samples kept at most.
 const LIMIT: usize = 4096;
@@ -113,28 +118,56 @@ fn millis(nanos: u64) -> f64 {
     nanos as f64 / 1e6
 }
 
-/// Collects the RTT samples of a connection. Clones share what they have collected.
+/// Observations of a connection.
+#[derive(Debug)]
+struct Seen {
+    samples: Samples,
+    histogram: Histogram,
+    state: Option<&'static str>,
+}
+
+/// Collects the RTT samples of a connection, and the state of its congestion controller. Clones share what they have collected.
 #[derive(Clone, Debug)]
-pub(super) struct RttSamples(Arc<Mutex<Samples>>);
+pub(super) struct RttSamples(Arc<Mutex<Seen>>);
 
 impl RttSamples {
     pub(super) fn new() -> Self {
-        Self(Arc::new(Mutex::new(Samples::new())))
+        Self(Arc::new(Mutex::new(Seen { samples: Samples::new(), histogram: Histogram::default(), state: None })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Number of samples so far.
     pub(super) fn seen(&self) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).seen
+        self.lock().samples.seen
     }
 
     pub(super) fn get(&self) -> Samples {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock().samples.clone()
+    }
+
+    /// All samples by their size.
+    pub(super) fn histogram(&self) -> Histogram {
+        self.lock().histogram
+    }
+
+    /// State of the congestion controller, once it has been told.
+    pub(super) fn state(&self) -> Option<&'static str> {
+        self.lock().state
     }
 }
 
 impl Observer for RttSamples {
     fn rtt_sample(&mut self, _now: Instant, _latest: Duration, adjusted: Duration) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).record(adjusted);
+        let mut seen = self.lock();
+        seen.samples.record(adjusted);
+        seen.histogram.record(adjusted);
+    }
+
+    fn metrics(&mut self, _now: Instant, metrics: &RecoveryMetrics) {
+        self.lock().state = Some(metrics.state);
     }
 }
 

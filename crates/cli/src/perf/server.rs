@@ -17,7 +17,7 @@ use tiderace::{Connection, EndpointOptions, ReadError, RecvStream, SendStream, S
 use super::{
     EndArgs,
     cpu::process_time,
-    datagrams, per_gib,
+    datagrams, live, per_gib,
     progress::Moved,
     protocol::{self, PROTOCOL_ERROR, Receipt, Request, SenderReport, TIME_IS_UP, UNTIL_STOPPED},
     samples::{RttSamples, Samples},
@@ -28,6 +28,7 @@ use crate::{
     address::cannot_listen,
     failure::Failure,
     interrupt::Interrupt,
+    meter::{Meter, exporter::Exporter, lines::Lines, soak::Gathering},
     stdout::{write_json_line, write_out},
     trust::{self, CertificateArgs, Fingerprint},
 };
@@ -50,6 +51,15 @@ pub(super) struct Args {
     /// Print lines of JSON
     #[arg(long)]
     pub(super) json: bool,
+    /// Serve metrics for Prometheus here while the server runs
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "tcp")]
+    prometheus: Option<SocketAddr>,
+    /// Print figures of each connection every 5 s, to the standard error
+    #[arg(long, conflicts_with = "tcp")]
+    live: bool,
+    /// End by itself after so long, such as '6 h', with figures and memory over time
+    #[arg(long, value_name = "TIME", value_parser = tiderace::units::duration_text::parse, conflicts_with = "tcp")]
+    soak: Option<Duration>,
     #[command(flatten)]
     pub(super) certificate: CertificateArgs,
     #[command(flatten)]
@@ -71,12 +81,18 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
     let endpoint = watched.endpoint(args.listen, options).map_err(|error| cannot_listen(args.listen, &error))?;
     say_listening(endpoint.local_addr(), fingerprint, false, args.json)?;
     let (sums, cpu_before) = (Arc::new(Sums::default()), process_time());
+    let meter = Meter::new("perf server", args.soak);
+    let is_watched = args.prometheus.is_some() || args.live || args.soak.is_some();
+    let ticking = is_watched.then(|| meter.ticking());
+    let exporter = args.prometheus.map(|address| Exporter::start(address, meter.clone())).transpose()?;
+    let gathering = args.soak.map(|length| Gathering::start(meter.clone(), length));
+    let lines = args.live.then(|| Lines::start(meter.clone()));
     let accept = async {
         // Early data is answered before the handshake is complete.
         while let Some(connection) = endpoint.accept_early().await {
-            let sums = sums.clone();
+            let (sums, meter) = (sums.clone(), meter.clone());
             tokio::spawn(async move {
-                let line = serve(connection, &sums).await;
+                let line = serve(connection, &sums, &meter).await;
                 // Nobody reads the output any more: the measurements of clients continue all the same.
                 let _ = if args.json { write_json_line(&line.json()) } else { write_out(&line.text()) };
             });
@@ -85,11 +101,25 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
     tokio::select! {
         () = accept => {}
         () = interrupt.wait() => {}
+        () = tokio::time::sleep(args.soak.unwrap_or(Duration::MAX)), if args.soak.is_some() => {}
     }
+    drop(lines);
+    let soak = match gathering {
+        Some(gathering) => Some(gathering.finish().await),
+        None => None,
+    };
     endpoint.close(0, b"the server ends");
     // Long enough for the lines of the connections that this has closed.
     let _ = tokio::time::timeout(Duration::from_millis(200), endpoint.wait_idle()).await;
     watched.finish();
+    drop((exporter, ticking));
+    if let Some(soak) = soak {
+        if args.json {
+            write_json_line(&json!({"event": "soak", "soak": soak}))?;
+        } else {
+            write_out(&format!("memory: {}\n", soak.text()))?;
+        }
+    }
     sums.print(args.json, cpu_before)
 }
 
@@ -185,10 +215,12 @@ impl Line {
 }
 
 /// Serves a connection until it has ended.
-async fn serve(connection: Connection, sums: &Sums) -> Line {
+async fn serve(connection: Connection, sums: &Sums, meter: &Meter) -> Line {
     let (started, rtt) = (Instant::now(), RttSamples::new());
     connection.set_observer(Box::new(rtt.clone()));
     let peer = connection.remote_address().map_or_else(|| "?".to_owned(), |peer| peer.to_string());
+    let (looked_at, samples) = (connection.clone(), rtt.clone());
+    let _followed = meter.follow(peer.clone(), move || Some(live::sample(&looked_at.stats()?, Some(&samples))));
     let counts = Arc::new(Sums::default());
     let reason = loop {
         match connection.accept_bi().await {

@@ -11,6 +11,7 @@ use crate::{
     perf::{
         cpu::process_time,
         interval::{CSV_HEADER, Intervals},
+        live::Live,
         outcome::Outcome,
         progress::{Goal, Moved, Progress},
         protocol::{Request, read_exact},
@@ -48,7 +49,10 @@ impl Run<'_> {
         }
         let (moved, cpu_before) = (Moved::default(), process_time());
         let [received, sent] = [moved.part(), moved.part()];
-        let bar = self.args.interval.is_none().then(|| Progress::start(Goal::After(plan.span), moved.clone()));
+        let mut live = Live::start(self.args, Some(plan.span))?;
+        live.follow_moved(moved.clone(), &line.connection, &line.rtt);
+        let shows = self.args.interval.is_some() || live.shows();
+        let bar = (!shows).then(|| Progress::start(Goal::After(plan.span), moved.clone()));
         if self.args.csv {
             write_out(CSV_HEADER)?;
         }
@@ -74,6 +78,7 @@ impl Run<'_> {
             }
         );
         drop(bar);
+        live.finish().await;
         let is_partial = self.stop.is_asked();
         let cpu = cpu_before.zip(process_time()).map(|(before, after)| after.saturating_sub(before));
         let intervals = match intervals {

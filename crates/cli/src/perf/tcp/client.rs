@@ -18,6 +18,7 @@ use crate::{
         client::Ran,
         cpu::process_time,
         interval::{CSV_HEADER, Intervals, Snapshot},
+        live::Live,
         options::{Args, Volume},
         outcome::{Outcome, Tally},
         progress::{Goal, Moved, Progress},
@@ -139,8 +140,10 @@ impl Run<'_> {
             Volume::Bytes(bytes) => Goal::Bytes(bytes.saturating_mul(u64::from(upload) + u64::from(download))),
             Volume::For(span) => Goal::After(span),
         };
+        let length = if let Volume::For(span) = volume { Some(span) } else { None };
+        let mut live = Live::start(self.args, length)?;
         // Lines of intervals show the progress themselves.
-        let bar = self.args.interval.is_none().then(|| Progress::start(goal, moved.clone()));
+        let bar = (self.args.interval.is_none() && !live.shows()).then(|| Progress::start(goal, moved.clone()));
         if self.args.csv {
             write_out(CSV_HEADER)?;
         }
@@ -151,10 +154,13 @@ impl Run<'_> {
             .collect();
         let count = |up: bool| (0..links.len()).filter(|place| is_upload(*place) == up).count() as u64;
         let totals = [count(false), count(true)];
+        let senders = links.iter().enumerate().filter(|(place, _)| is_upload(*place));
+        let watched: Vec<_> = senders.map(|(_, link)| link.watch.clone()).collect();
+        let counted = (download.then(|| received.clone()), upload.then(|| sent.clone()));
+        let (seen, counts) = (watched.clone(), counted.clone());
+        live.follow_tcp(move || look(&seen, counts.0.as_ref(), counts.1.as_ref()));
         let intervals = self.args.interval.map(|period| {
-            let senders = links.iter().enumerate().filter(|(place, _)| is_upload(*place));
-            let watched: Vec<_> = senders.map(|(_, link)| link.watch.clone()).collect();
-            let (received, sent) = (download.then(|| received.clone()), upload.then(|| sent.clone()));
+            let (received, sent) = counted;
             Intervals::start(period, self.args.form(), "tcp", move || look(&watched, received.as_ref(), sent.as_ref()))
         });
         let now = Instant::now();
@@ -185,6 +191,7 @@ impl Run<'_> {
             reports[usize::from(up)].extend(report);
         }
         drop((bar, unused));
+        let soak = live.finish().await;
         let is_partial = self.stop.is_asked();
         let cpu = cpu_before.zip(process_time()).map(|(before, after)| after.saturating_sub(before));
         let intervals = match intervals {
@@ -207,6 +214,7 @@ impl Run<'_> {
             tcp: directions,
             cpu: cpu.map(|cpu| Cpu::new(cpu, sums[0].bytes + sums[1].bytes)),
             intervals,
+            soak,
             is_partial,
             ..Outcome::default()
         })
