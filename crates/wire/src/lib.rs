@@ -28,7 +28,7 @@ pub use header::{
     encode_version_negotiation, fixed_bit, is_long, long_dcid, packet_number_len, patch_length, retry_pseudo_packet,
     short_dcid,
 };
-pub use proxy::ProxyHeader;
+pub use proxy::{ProxyHeader, StreamOrigin};
 pub use reset_token::ResetToken;
 pub use stream_id::{Dir, Side, StreamId};
 pub use transport_parameters::{PreferredAddress, TransportParameterError, TransportParameters, VersionInformation};

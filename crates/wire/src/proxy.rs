@@ -1,7 +1,7 @@
 //! PROXY protocol version 2 in front of datagrams: a load balancer names the client, and the address that the client sent to.
 //!
-//! Each datagram has the header, because nothing ties it to others. The answer has the same header, so that a load balancer needs no state
-//! of its clients.
+//! Each datagram has the header, since nothing ties it to others. The same header goes back with the answer, so that a load
+//! balancer needs no memory of its clients. A connection of TCP has the header once, before its first byte.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -11,9 +11,14 @@ const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 const FIXED: usize = 16;
 /// Version 2, on behalf of a client.
 const PROXY: u8 = 0x21;
+/// Version 2, on behalf of the load balancer itself, as for a health check.
+const LOCAL: u8 = 0x20;
 /// UDP over IPv4 and over IPv6.
-const UDP4: u8 = 0x12;
-const UDP6: u8 = 0x22;
+const UDP: [u8; 2] = [0x12, 0x22];
+/// TCP over IPv4 and over IPv6.
+const TCP: [u8; 2] = [0x11, 0x21];
+/// Most bytes behind the fixed part in front of a connection: addresses and some fields of other load balancers.
+const MAX_STREAM_REST: usize = 1_024;
 /// Type of the field with the hint: the first of those for own use.
 const HINT: u8 = 0xe0;
 
@@ -26,6 +31,15 @@ pub struct ProxyHeader {
     pub server: SocketAddr,
     /// Byte by which the receiver may spread datagrams over its threads: equal for all of one connection.
     pub hint: Option<u8>,
+}
+
+/// Origin of a connection that begins with a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamOrigin {
+    /// Client that the load balancer names.
+    Client(ProxyHeader),
+    /// The load balancer itself.
+    Itself,
 }
 
 /// Index of the hint in a header of IPv4, and of IPv6.
@@ -45,8 +59,20 @@ impl ProxyHeader {
         datagram.starts_with(&SIGNATURE)
     }
 
-    /// Writes the header; returns the number of bytes.
+    /// Bytes of a header's fixed part, which tells how many follow.
+    pub const FIXED_LEN: usize = FIXED;
+
+    /// Writes the header of a datagram; returns the number of bytes.
     pub fn encode(&self, out: &mut [u8; Self::MAX_LEN]) -> usize {
+        self.encode_as(UDP, out)
+    }
+
+    /// Writes the header in front of a connection of TCP; returns the number of bytes.
+    pub fn encode_stream(&self, out: &mut [u8; Self::MAX_LEN]) -> usize {
+        self.encode_as(TCP, out)
+    }
+
+    fn encode_as(&self, [four, six_family]: [u8; 2], out: &mut [u8; Self::MAX_LEN]) -> usize {
         out[..12].copy_from_slice(&SIGNATURE);
         out[12] = PROXY;
         let mut at = FIXED;
@@ -58,12 +84,12 @@ impl ProxyHeader {
             (IpAddr::V4(client), IpAddr::V4(server)) => {
                 put(&client.octets());
                 put(&server.octets());
-                UDP4
+                four
             }
             (client, server) => {
                 put(&six(client));
                 put(&six(server));
-                UDP6
+                six_family
             }
         };
         put(&self.client.port().to_be_bytes());
@@ -79,6 +105,30 @@ impl ProxyHeader {
 
     /// Reads the header of a datagram; returns it with its length. `None` when there is none, or it names no client of UDP.
     pub fn parse(datagram: &[u8]) -> Option<(Self, usize)> {
+        Self::parse_as(UDP, datagram)
+    }
+
+    /// Bytes that follow the fixed part of a header in front of a connection. `None` when it is no such header, or has more bytes
+    /// than addresses and fields of load balancers take.
+    pub fn stream_rest(fixed: &[u8; FIXED]) -> Option<usize> {
+        let len = usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
+        let is_header = fixed[..12] == SIGNATURE && matches!(fixed[12], PROXY | LOCAL);
+        (is_header && len <= MAX_STREAM_REST).then_some(len)
+    }
+
+    /// Reads a whole header in front of a connection. `None` when it is none, or names no client of TCP.
+    pub fn parse_stream(header: &[u8]) -> Option<StreamOrigin> {
+        let (fixed, _) = header.split_first_chunk::<FIXED>()?;
+        if Self::stream_rest(fixed)? != header.len() - FIXED {
+            return None;
+        }
+        match fixed[12] {
+            LOCAL => Some(StreamOrigin::Itself),
+            _ => Self::parse_as(TCP, header).map(|(header, _)| StreamOrigin::Client(header)),
+        }
+    }
+
+    fn parse_as([four, six_family]: [u8; 2], datagram: &[u8]) -> Option<(Self, usize)> {
         let (fixed, rest) = datagram.split_first_chunk::<FIXED>()?;
         if fixed[..12] != SIGNATURE || fixed[12] != PROXY {
             return None;
@@ -86,12 +136,12 @@ impl ProxyHeader {
         let len = usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
         let rest = rest.get(..len)?;
         let ([client, server], fields) = match fixed[13] {
-            UDP4 => {
+            family if family == four => {
                 let (addresses, fields) = rest.split_first_chunk::<12>()?;
                 let ip = |at: usize| Ipv4Addr::from([0, 1, 2, 3].map(|byte| addresses[at + byte])).into();
                 (pair([ip(0), ip(4)], &addresses[8..]), fields)
             }
-            UDP6 => {
+            family if family == six_family => {
                 let (addresses, fields) = rest.split_first_chunk::<36>()?;
                 let ip = |at: usize| {
                     let bytes: [u8; 16] = std::array::from_fn(|byte| addresses[at + byte]);
@@ -204,6 +254,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn connections_have_headers_of_their_own() {
+        for (client, server) in [("192.0.2.1:1000", "192.0.2.2:443"), ("[2001:db8::1]:1", "[2001:db8::2]:65535")] {
+            let header = header(client, server, None);
+            let mut out = [0; ProxyHeader::MAX_LEN];
+            let len = header.encode_stream(&mut out);
+            let fixed = out.first_chunk().unwrap();
+            assert_eq!(ProxyHeader::stream_rest(fixed), Some(len - ProxyHeader::FIXED_LEN));
+            assert_eq!(ProxyHeader::parse_stream(&out[..len]), Some(StreamOrigin::Client(header)));
+            assert_eq!(ProxyHeader::parse(&out[..len]), None, "no datagram has it");
+            assert!((0..len).all(|cut| ProxyHeader::parse_stream(&out[..cut]).is_none()));
+            assert_eq!(ProxyHeader::parse_stream(&encoded(&header)), None, "no connection has that of a datagram");
+        }
+        let local = b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00";
+        assert_eq!(ProxyHeader::parse_stream(local), Some(StreamOrigin::Itself));
+        let mut large = *local;
+        large[14] = 5;
+        assert_eq!(ProxyHeader::stream_rest(&large), None);
+        assert_eq!(ProxyHeader::stream_rest(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\0\0\0\0\0"), None);
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_read_without_a_panic(rest in proptest::collection::vec(any::<u8>(), 0..100), family: u8) {
@@ -213,6 +284,7 @@ mod tests {
             if let Some((_, len)) = ProxyHeader::parse(&bytes) {
                 prop_assert!(len <= bytes.len());
             }
+            let _ = ProxyHeader::parse_stream(&bytes);
         }
     }
 }
