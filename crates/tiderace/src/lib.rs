@@ -87,7 +87,7 @@ pub use socket::SocketStats;
 pub use stream::{RecvStream, SendStream};
 pub use tap::{Tap, Tapped};
 pub use tickets::FileTickets;
-pub use tls_pool::TlsPool;
+pub use tls_pool::{TlsPool, wait_outside};
 /// The state machine and its settings.
 pub use transport;
 /// The second TLS backend.

@@ -6,11 +6,12 @@
 //! Endpoints bound the queue: each has at most [`WAITING`] first steps in it, and one step of each handshake that has begun.
 
 use std::{
+    cell::RefCell,
     collections::VecDeque,
     num::NonZeroUsize,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
     thread,
@@ -30,11 +31,28 @@ const WAITING: usize = 256;
 const OUTCOMES_PER_PASS: usize = 4;
 /// CPU time up to which a step without waiting is quick: data may wait for it.
 const QUICK: Duration = Duration::from_millis(1);
-/// Quick steps in a row after which the driver runs a step that is alone. Steps with a remote key never reach it.
+/// Quick steps in a row after which the driver runs a step that is alone.
 const PROOF: u32 = 32;
 /// Time without an outcome after which each thread gets a step even if the processors are busy. A step takes a fraction of a millisecond:
 /// so a processor that is never idle still completes some hundred handshakes per second, and they take a tenth of it at most.
 const PATIENCE: Duration = Duration::from_millis(5);
+/// Threads of a pool at most, while some wait for something outside.
+const MOST_THREADS: usize = 512;
+/// Time after which a thread ends that has taken the place of one that waited, and has nothing to do.
+const IDLE: std::time::Duration = std::time::Duration::from_secs(1);
+
+thread_local! {
+    /// Pool that the thread is of.
+    static POOL: RefCell<Option<Arc<Queue>>> = const { RefCell::new(None) };
+}
+
+/// Runs what waits for something outside of the process, as for a signature that another machine makes. On a thread of a [`TlsPool`] another
+/// thread takes its place meanwhile, as long as the pool has less than 512; elsewhere it is a plain call.
+pub fn wait_outside<T>(waiting: impl FnOnce() -> T) -> T {
+    let queue = POOL.with_borrow(Clone::clone);
+    let _away = queue.as_ref().map(|queue| Away::begin(queue));
+    waiting()
+}
 
 /// A bounded number of threads for the TLS work of servers. Clones share the threads; with the last clone they end.
 ///
@@ -54,6 +72,8 @@ struct Owner {
 struct Queue {
     jobs: Mutex<Jobs>,
     ready: Condvar,
+    /// Steps may wait for something outside: no driver runs one itself.
+    may_wait: AtomicBool,
     /// Steps until the threads stand back again; 0 while they do.
     hurried: AtomicUsize,
     /// Written when a thread starts, and only read from then on: a thread with a low priority must not block others.
@@ -66,6 +86,35 @@ struct Jobs {
     begun: VecDeque<Job>,
     new: VecDeque<Job>,
     closed: bool,
+    /// Threads that shall be there for steps, that are there, and that wait for something outside.
+    wanted: usize,
+    threads: usize,
+    away: usize,
+}
+
+/// Thread of a pool that waits for something outside; it is back when this is dropped.
+struct Away<'a>(&'a Queue);
+
+impl<'a> Away<'a> {
+    fn begin(queue: &'a Arc<Queue>) -> Self {
+        let mut jobs = queue.lock();
+        jobs.away += 1;
+        if jobs.threads - jobs.away < jobs.wanted && jobs.threads < MOST_THREADS {
+            let of_thread = queue.clone();
+            let thread = thread::Builder::new().name(format!("tls-{}", jobs.threads));
+            match thread.spawn(move || of_thread.stand_in()) {
+                Ok(_) => jobs.threads += 1,
+                Err(e) => tracing::error!("cannot start a thread for handshakes: {e}"),
+            }
+        }
+        Self(queue)
+    }
+}
+
+impl Drop for Away<'_> {
+    fn drop(&mut self) {
+        self.0.lock().away -= 1;
+    }
 }
 
 struct Job {
@@ -106,14 +155,22 @@ impl Outcome {
 }
 
 impl TlsPool {
-    /// Creates a pool with this number of threads, which start with the first handshake. A remote private key blocks a thread for each
-    /// signature, so it needs as many threads as concurrent signatures.
+    /// Makes a pool of this many threads, which start with the first handshake. What blocks the thread of a step, as a remote private
+    /// key does, calls [`wait_outside`] for that, so that other steps go on; see also [`expect_remote_keys`](Self::expect_remote_keys).
     pub fn new(threads: NonZeroUsize) -> Self {
         Self(Arc::new(Owner { queue: Arc::default(), threads, started: OnceLock::new() }))
     }
 
+    /// Lets no driver run a step itself, from here on: a step may wait for a signature that another machine makes.
+    pub fn expect_remote_keys(&self) {
+        self.0.queue.may_wait.store(true, Ordering::Relaxed);
+    }
+
     fn submit(&self, job: Job) {
         self.0.started.get_or_init(|| {
+            let mut jobs = self.0.queue.lock();
+            (jobs.wanted, jobs.threads) = (self.0.threads.get(), self.0.threads.get());
+            drop(jobs);
             for number in 0..self.0.threads.get() {
                 let queue = self.0.queue.clone();
                 let spawned = thread::Builder::new().name(format!("tls-{number}")).spawn(move || queue.work());
@@ -165,8 +222,9 @@ impl Queue {
     }
 
     /// Runs steps until the pool is gone.
-    fn work(&self) {
+    fn work(self: &Arc<Self>) {
         self.begin();
+        POOL.set(Some(self.clone()));
         while let Some(Job { step, to }) = self.next() {
             // The driver may be gone, and the handshake with it.
             let _ = to.send(Outcome::of(step));
@@ -174,6 +232,19 @@ impl Queue {
             if before == Ok(1) {
                 self.stand_back();
             }
+        }
+    }
+
+    /// Runs steps in the place of a thread that waits, and ends when there is nothing more to do.
+    fn stand_in(self: &Arc<Self>) {
+        #[cfg(target_os = "linux")]
+        if let Err(e) = Thread::current().take_less() {
+            tracing::debug!("cannot lower the share of a thread for handshakes: {e}");
+        }
+        POOL.set(Some(self.clone()));
+        while let Some(Job { step, to }) = self.next_for_stand_in() {
+            // The driver may be gone, and the handshake with it.
+            let _ = to.send(Outcome::of(step));
         }
     }
 
@@ -225,11 +296,34 @@ impl Queue {
             if jobs.closed {
                 return None;
             }
-            if let Some(job) = jobs.begun.pop_front().or_else(|| jobs.new.pop_front()) {
+            if let Some(job) = jobs.take() {
                 return Some(job);
             }
             jobs = self.ready.wait(jobs).expect("nothing that can panic happens under the lock");
         }
+    }
+
+    /// The same for a thread that ends when it has been idle for a while, and those that are back are enough.
+    fn next_for_stand_in(&self) -> Option<Job> {
+        let mut jobs = self.lock();
+        let mut is_idle = false;
+        loop {
+            if let Some(job) = jobs.take().filter(|_| !jobs.closed) {
+                return Some(job);
+            }
+            if jobs.closed || is_idle && jobs.threads - jobs.away > jobs.wanted {
+                jobs.threads -= 1;
+                return None;
+            }
+            let waited = self.ready.wait_timeout(jobs, IDLE).expect("nothing that can panic happens under the lock");
+            (jobs, is_idle) = (waited.0, waited.1.timed_out());
+        }
+    }
+}
+
+impl Jobs {
+    fn take(&mut self) -> Option<Job> {
+        self.begun.pop_front().or_else(|| self.new.pop_front())
     }
 }
 
@@ -284,7 +378,7 @@ impl TlsLink {
     /// Gives the pool the steps to run, except for a step that is alone if steps are quick: it runs here, and its handshake
     /// bytes are sent with everything else. Call [`receive`](Self::receive) before going to sleep.
     pub(crate) fn submit(&mut self, now: Instant, endpoint: &mut Endpoint) {
-        let mut ran = false;
+        let mut ran = self.pool.0.queue.may_wait.load(Ordering::Relaxed);
         while let Some(step) = endpoint.poll_tls_step() {
             if self.out == 0 && self.quick == PROOF && !ran {
                 self.settle(now, Outcome::here(step), endpoint);
