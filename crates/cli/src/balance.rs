@@ -16,15 +16,15 @@ use crate::{
     stdout::{write_json_line, write_out},
 };
 
-/// Spread QUIC over several machines behind one address.
+/// Spread QUIC and TCP over several machines behind one address.
 ///
-/// A packet goes to the machine that its connection ID names (QUIC-LB), whatever the client's address. Packets without such an ID go by
-/// the client's address. The machines are gateways with `[load-balancer]`: they receive the client's address with each datagram (PROXY
-/// protocol) and answer through the load balancer. The load balancer keeps no state of clients, so several of them with one
-/// configuration choose the same machine.
+/// A packet goes to the machine that its connection ID names (QUIC-LB), wherever the client is; a client without a connection goes by its
+/// address, and so does TCP. The machines are gateways with `[load-balancer]`, which get the client's address with each datagram and in
+/// front of each connection (PROXY protocol) and answer through the load balancer. Nothing is kept of clients of QUIC: several load
+/// balancers with one configuration choose alike.
 ///
-/// SIGHUP reloads the configuration, to add, drain and remove machines. SIGUSR1 prints machines and counters as JSON. They are also
-/// printed at the end.
+/// SIGHUP takes the configuration again, to add, drain and remove machines. SIGTERM lets connections of TCP end, for `drain` at most; a
+/// second one ends the program. SIGUSR1 prints machines and counters as JSON, and so does the end.
 #[derive(Debug, Parser)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -118,11 +118,23 @@ fn serve(config: &Path) -> Result<(), Failure> {
         for address in balancer.addresses() {
             write_out(&format!("serving {address}\n"))?;
         }
+        if let Some(address) = balancer.metrics() {
+            write_out(&format!("metrics at http://{address}/metrics\n"))?;
+        }
         loop {
             tokio::select! {
                 () = interrupt.wait() => break,
                 _ = hang_up.recv() => reload(&balancer),
                 _ = ask.recv() => write_json_line(&balancer.status())?,
+            }
+        }
+        let mut drain = std::pin::pin!(balancer.drain());
+        loop {
+            tokio::select! {
+                () = &mut drain => break,
+                () = interrupt.wait() => break,
+                _ = ask.recv() => write_json_line(&balancer.status())?,
+                _ = hang_up.recv() => eprintln!("error: the configuration in use stays: the load balancer ends"),
             }
         }
         write_json_line(&balancer.status())

@@ -64,6 +64,8 @@ pub(crate) struct Generation {
     pub(crate) policies: Policies,
     pub(crate) trusted: TrustedProxies,
     /// Limits for the requests of each client.
+    /// Networks of the load balancers.
+    load_balancers: Vec<Network>,
     pub(crate) rates: HashMap<RateKey, Arc<RateLimit>>,
     pub(crate) captures: Arc<Captures>,
     /// The ring of keys, when it comes from a file.
@@ -266,6 +268,7 @@ impl Generation {
             register,
             config,
         })
+            load_balancers: Network::all(&config.load_balancer.networks),
     }
 }
 
@@ -311,6 +314,11 @@ impl Generation {
         if self.trusted.trusts(address) { usize::MAX } else { self.config.limits.connections_per_address }
     }
 
+    /// Returns whether a load balancer is at this address.
+    pub(crate) fn is_load_balancer(&self, address: IpAddr) -> bool {
+        self.load_balancers.iter().any(|network| network.has(address))
+    }
+
     /// Hands the parts that outlive the generation to their owner, from then on in use.
     fn hand_over(&self, persistent: &PersistentState) {
         if let Some(keys) = &self.keys {
@@ -323,7 +331,7 @@ impl Generation {
             persistent.strikes.replace(register.clone(), self.config.keys.strikes.is_empty());
         }
         persistent.files.set_capacity(self.config.files.memory.0);
-        let networks = Network::all(&self.config.load_balancer.networks);
+        let networks = self.load_balancers.clone();
         persistent.load_balancers.set_trust(Arc::new(move |ip| networks.iter().any(|network| network.has(ip))));
     }
 }

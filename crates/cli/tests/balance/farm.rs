@@ -33,7 +33,7 @@ pub(crate) struct Balancer {
 }
 
 impl Balancer {
-    fn start(config: &Path) -> Self {
+    pub(crate) fn start(config: &Path) -> Self {
         let mut command = balance(&[config.to_str().unwrap()]);
         let mut program = Program(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
         let mut lines = BufReader::new(program.0.stdout.take().unwrap()).lines();
@@ -62,6 +62,31 @@ impl Balancer {
     pub(crate) fn status(&mut self) -> Value {
         signal(self.id(), "USR1");
         serde_json::from_str(&self.lines.next().unwrap().unwrap()).unwrap()
+    }
+
+    /// The next line of its output.
+    pub(crate) fn line(&mut self) -> String {
+        self.lines.next().unwrap().unwrap()
+    }
+
+    /// Waits until the status fits.
+    pub(crate) fn wait_until(&mut self, fits: impl Fn(&Value) -> bool) -> Value {
+        let begun = Instant::now();
+        loop {
+            let status = self.status();
+            if fits(&status) {
+                return status;
+            }
+            assert!(begun.elapsed() < LIMIT, "{status}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until the program has ended; returns its last status.
+    pub(crate) fn ended(mut self) -> Value {
+        let last = self.lines.by_ref().map(Result::unwrap).last().unwrap();
+        assert!(self.program.0.wait().unwrap().success());
+        serde_json::from_str(&last).unwrap()
     }
 
     /// Waits until a machine has this state.
@@ -133,6 +158,7 @@ impl Farm {
         let text = format!(
             "listen = \"127.0.0.1:0\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\nworkers = 2\ndrain = \"60 s\"\n\
              [keys]\nfile = \"ring\"\n[admin]\nsocket = \"edge-{number}.sock\"\n[limits]\nconnections-per-address = 5000\n\
+             [log]\naccess = \"access-{number}.log\"\n\
              [load-balancer]\nserver-id = \"{id}\"\nkey = \"lb.key\"\nnetworks = \"127.0.0.0/8\"\n\
              [[route]]\nfiles = \"www\"\n[route.response-headers]\nset = {{ x-machine = \"{number}\" }}\n"
         );
@@ -142,9 +168,15 @@ impl Farm {
 
     /// Writes the configuration of load balancers: these machines, of which some drain.
     pub(crate) fn configure(&self, machines: &[usize], drained: &[usize]) -> PathBuf {
-        let mut text = "listen = \"127.0.0.1:0\"\nworkers = 2\n[health]\ninterval = \"100 ms\"\n\
-                        [[connection-ids]]\nkey = \"lb.key\"\n"
-            .to_owned();
+        self.configure_with("", machines, drained)
+    }
+
+    /// The same with lines of `extra` in the first section.
+    pub(crate) fn configure_with(&self, extra: &str, machines: &[usize], drained: &[usize]) -> PathBuf {
+        let mut text = format!(
+            "listen = \"127.0.0.1:0\"\nworkers = 2\n{extra}[health]\ninterval = \"100 ms\"\n\
+             [[connection-ids]]\nkey = \"lb.key\"\n"
+        );
         for number in machines {
             let (id, address) = (server_id(*number), self.machines[number - 1].gateway.address);
             let drain = drained.contains(number);

@@ -14,6 +14,7 @@ mod fleet;
 mod gateway;
 #[path = "../scratch/mod.rs"]
 mod scratch;
+mod tcp;
 
 use std::{
     collections::BTreeMap,
@@ -77,9 +78,10 @@ async fn connection_by_nat(farm: &Farm, balancers: &[Balancer], wanted: usize) -
 }
 
 /// Requests on one connection, which stays at its machine; returns the machine.
-async fn held(site: Site, stop: Arc<AtomicBool>, answered: Arc<AtomicU64>) -> usize {
+async fn held(site: Site, stop: Arc<AtomicBool>, answered: Arc<AtomicU64>, connected: Arc<AtomicU64>) -> usize {
     let (_endpoint, mut h3) = site.h3().await;
     let first = machine(&mut h3).await;
+    connected.fetch_add(1, Ordering::Relaxed);
     while !stop.load(Ordering::Relaxed) {
         assert_eq!(machine(&mut h3).await, first);
         answered.fetch_add(1, Ordering::Relaxed);
@@ -103,13 +105,20 @@ async fn machines_come_and_drain_under_load_and_no_connection_is_lost() {
     farm.configure(&[1, 2], &[]);
     let mut balancers = [farm.balancer(), farm.balancer()];
     let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let connected = Arc::new(AtomicU64::new(0));
     let (mut clients, mut downloads) = (JoinSet::new(), JoinSet::new());
     for balancer in &balancers {
         let site = farm.site(balancer);
         for _ in 0..connections {
-            clients.spawn(held(site.clone(), stop.clone(), answered.clone()));
+            clients.spawn(held(site.clone(), stop.clone(), answered.clone(), connected.clone()));
             downloads.spawn(download(site.clone(), stop.clone()));
         }
+    }
+    // All of them begin before the third machine is there.
+    let begun = Instant::now();
+    while connected.load(Ordering::Relaxed) < 2 * connections {
+        assert!(begun.elapsed() < LIMIT, "{} connections", connected.load(Ordering::Relaxed));
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let sites: Vec<Site> = balancers.iter().map(|balancer| farm.site(balancer)).collect();
     let mut opened = 0;

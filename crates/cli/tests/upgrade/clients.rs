@@ -25,6 +25,8 @@ use crate::fleet::{Fleet, LIMIT};
 pub(crate) struct Site {
     pub(crate) address: SocketAddr,
     certificate: Vec<u8>,
+    /// Address that connections of TCP come from.
+    from: [u8; 4],
 }
 
 impl Site {
@@ -34,7 +36,7 @@ impl Site {
 
     /// A site at this address that shows this certificate.
     pub(crate) fn new(address: SocketAddr, certificate: &[u8]) -> Self {
-        Self { address, certificate: certificate.to_owned() }
+        Self { address, certificate: certificate.to_owned(), from: [127, 0, 0, 1] }
     }
 
     /// The certificate.
@@ -46,6 +48,12 @@ impl Site {
     /// The same site by another way.
     pub(crate) fn at(&self, address: SocketAddr) -> Self {
         Self { address, ..self.clone() }
+    }
+
+    /// The same site for a client at this address, over TCP.
+    #[allow(dead_code, reason = "each test binary uses its own part")]
+    pub(crate) fn coming_from(&self, from: [u8; 4]) -> Self {
+        Self { from, ..self.clone() }
     }
 
     /// A connection over QUIC. The ClientHello has X25519MLKEM768 and takes two datagrams.
@@ -75,7 +83,9 @@ impl Site {
         let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let mut config = builder.unwrap().with_root_certificates(roots).with_no_client_auth();
         config.alpn_protocols = vec![alpn.to_vec()];
-        let stream = TcpStream::connect(self.address).await.unwrap();
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind((self.from, 0).into()).unwrap();
+        let stream = socket.connect(self.address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let name = ServerName::try_from("localhost").unwrap();
         TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()

@@ -1,7 +1,13 @@
 //! Configuration of a load balancer.
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
+use serde::{Deserialize, Serialize};
 use tiderace::transport::quic_lb::{QuicLb, QuicLbError, QuicLbParameters, ServerId};
 
 use super::key;
@@ -12,13 +18,15 @@ use crate::config::{
         Step::{Key, Number},
         explain, locate, read_text,
     },
+    schema::Described,
     section::section,
 };
 
 section! {
-    /// The whole file. Clients send to `listen`; the load balancer sends each datagram on to one of the machines.
+    /// The whole file. Clients come to `listen`; the load balancer sends each datagram, and the bytes of each connection of TCP, on to one
+    /// of the machines.
     pub struct BalanceConfig {
-        /// Addresses and ports that clients send to. One or a list.
+        /// Addresses and ports that clients come to, over UDP and TCP. One or a list.
         listen: Many = Many(vec!["[::]:443".to_owned()]),
         /// Threads that forward. 0: one for each processor.
         workers: u8 = 0,
@@ -27,8 +35,48 @@ section! {
         /// Machines that serve.
         #[serde(rename = "machine")]
         machines: Vec<Machine> = Vec::new(),
+        /// Part of a client's address that chooses the machine of what names none: `address-and-port`, or `address`, with which QUIC and TCP
+        /// of one client meet at one machine, as do all clients behind one NAT. Equal at all load balancers.
+        affinity: Affinity = Affinity::AddressAndPort,
+        /// Connections of TCP.
+        tcp: BalanceTcp = BalanceTcp::default(),
+        /// Time that connections of TCP have when the load balancer is asked to end (SIGTERM). A second request ends it at once.
+        drain: Span = Span::secs(60),
+        /// Address and port that serve `/metrics` over plain HTTP, on a loopback or private address. Empty: none.
+        metrics: String = String::new(),
         /// Health checks.
         health: BalanceHealth = BalanceHealth::default(),
+    }
+}
+
+/// Part of a client's address that chooses a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Affinity {
+    /// Address and port: connections of one client spread over the machines.
+    AddressAndPort,
+    /// The address alone: all connections of a client meet at one machine.
+    Address,
+}
+
+impl Described for Affinity {
+    fn schema() -> serde_json::Value {
+        serde_json::json!({"enum": ["address-and-port", "address"]})
+    }
+}
+
+section! {
+    /// `[tcp]`: connections of TCP. They go to the address of the machine that QUIC of the same client would go to, behind a header with
+    /// the client's address (PROXY protocol, version 2).
+    pub struct BalanceTcp {
+        /// Accept connections of TCP. `false`: UDP alone.
+        enabled: bool = true,
+        /// Connections at a time. More are reset.
+        connections: usize = 65_536,
+        /// Time in which a machine has to take a connection. Then the next machine is tried, three at most.
+        connect_timeout: Span = Span::secs(2),
+        /// A connection on which nothing moves for this time is reset.
+        idle_timeout: Span = Span::secs(3_600),
     }
 }
 
@@ -74,9 +122,23 @@ pub(crate) struct Resolved {
     pub(crate) workers: u8,
     pub(crate) codecs: Vec<QuicLbParameters>,
     pub(crate) machines: Vec<ResolvedMachine>,
+    pub(crate) affinity: Affinity,
+    pub(crate) tcp: TcpSettings,
+    /// Connections of TCP are accepted.
+    pub(crate) accepts_tcp: bool,
+    pub(crate) drain: Duration,
+    pub(crate) metrics: Option<SocketAddr>,
     /// Time between health checks; `None` for no checks.
     pub(crate) interval: Option<Duration>,
     pub(crate) failures: u32,
+}
+
+/// Limits of connections of TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TcpSettings {
+    pub(crate) connections: usize,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) idle_timeout: Duration,
 }
 
 /// A machine of the configuration.
@@ -128,7 +190,53 @@ fn resolve(config: &BalanceConfig, directory: &Path) -> Result<Resolved, Fault> 
     if interval.is_some_and(|interval| interval < Duration::from_millis(20)) {
         return Err(Fault::new(&[Key("health"), Key("interval")], "expected at least 20 ms, or 0 s for no checks"));
     }
-    Ok(Resolved { listen, workers: config.workers, codecs, machines, interval, failures: config.health.failures })
+    Ok(Resolved {
+        listen,
+        workers: config.workers,
+        codecs,
+        machines,
+        affinity: config.affinity,
+        tcp: tcp(&config.tcp)?,
+        accepts_tcp: config.tcp.enabled,
+        drain: config.drain.0,
+        metrics: metrics(&config.metrics)?,
+        interval,
+        failures: config.health.failures,
+    })
+}
+
+fn tcp(given: &BalanceTcp) -> Result<TcpSettings, Fault> {
+    if given.connections == 0 {
+        let message = "a limit of 0 serves nobody; expected at least 1";
+        return Err(Fault::new(&[Key("tcp"), Key("connections")], message).hint("enabled = false leaves TCP alone"));
+    }
+    for (key, span) in [("connect-timeout", given.connect_timeout), ("idle-timeout", given.idle_timeout)] {
+        if span.0 < Duration::from_millis(10) {
+            return Err(Fault::new(&[Key("tcp"), Key(key)], "expected at least 10 ms"));
+        }
+    }
+    Ok(TcpSettings {
+        connections: given.connections,
+        connect_timeout: given.connect_timeout.0,
+        idle_timeout: given.idle_timeout.0,
+    })
+}
+
+fn metrics(given: &str) -> Result<Option<SocketAddr>, Fault> {
+    if given.is_empty() {
+        return Ok(None);
+    }
+    let at = address(given).map_err(|message| Fault::new(&[Key("metrics")], message))?;
+    let is_private = match at.ip().to_canonical() {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
+    };
+    if !is_private {
+        let message =
+            format!("expected a loopback or private address, found `{given}`: everybody could read the metrics");
+        return Err(Fault::new(&[Key("metrics")], message).hint("metrics = \"127.0.0.1:9465\""));
+    }
+    Ok(Some(at))
 }
 
 fn machines(given: &[Machine]) -> Result<Vec<ResolvedMachine>, Fault> {
@@ -213,6 +321,27 @@ fn with_hint(at: &[crate::config::read::Step], error: impl std::fmt::Display) ->
 }
 
 #[cfg(test)]
+impl Resolved {
+    /// A configuration of these machines without connection IDs and health checks.
+    pub(crate) fn of(machines: Vec<ResolvedMachine>) -> Self {
+        let second = Duration::from_secs(1);
+        Self {
+            listen: Vec::new(),
+            workers: 1,
+            codecs: Vec::new(),
+            machines,
+            affinity: Affinity::AddressAndPort,
+            tcp: TcpSettings { connections: 100, connect_timeout: second, idle_timeout: 60 * second },
+            accepts_tcp: true,
+            drain: second,
+            metrics: None,
+            interval: None,
+            failures: 3,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -232,6 +361,7 @@ mod tests {
         let config = loaded(GOOD).unwrap();
         assert_eq!((config.machines.len(), config.codecs.len(), config.codecs[0].nonce_len), (1, 1, 14));
         assert_eq!((config.interval, config.failures), (Some(Duration::from_secs(1)), 3));
+        assert_eq!((config.accepts_tcp, config.affinity, config.metrics), (true, Affinity::AddressAndPort, None));
         assert!(config.codecs[0].key.is_some());
     }
 
@@ -256,6 +386,13 @@ mod tests {
             (GOOD.to_owned() + "[health]\ninterval = \"1 ms\"\n", Some(8), "at least 20 ms"),
             (GOOD.replace("[[machine]]", "[[machines]]"), Some(4), "unknown field"),
             (GOOD.replace("127.0.0.1:0", "127.0.0.1"), Some(1), "port"),
+            (GOOD.to_owned() + "[tcp]\nconnections = 0\n", Some(8), "at least 1"),
+            (GOOD.to_owned() + "[tcp]\nidle-timeout = \"1 ms\"\n", Some(8), "at least 10 ms"),
+            (GOOD.to_owned() + "[tcp]\nconnect-timeout = \"0 s\"\n", Some(8), "at least 10 ms"),
+            (format!("affinity = \"port\"\n{GOOD}"), Some(1), "address-and-port"),
+            (format!("metrics = \"0.0.0.0:9465\"\n{GOOD}"), Some(1), "loopback or private"),
+            (format!("metrics = \"198.51.100.1:9465\"\n{GOOD}"), Some(1), "loopback or private"),
+            (format!("metrics = \"here\"\n{GOOD}"), Some(1), "port"),
         ] {
             let error = loaded(&text).unwrap_err();
             assert_eq!(error.line, line, "{text}{error}");

@@ -1,14 +1,14 @@
 //! Forwarded datagrams: with a header towards machines, without one towards clients.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::net::{IpAddr, SocketAddr};
 
 use quinn_udp::EcnCodepoint;
 use wire::ProxyHeader;
 
-use super::{Counters, table::Table};
+use super::{
+    counters::{Counters, add},
+    table::{Choice, Machine, Table},
+};
 
 /// The most that one send carries.
 const LARGEST: usize = 65_507;
@@ -94,51 +94,91 @@ impl Outbox {
     }
 }
 
-fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
+/// Packets in a row for one machine, which are counted together.
+#[derive(Default)]
+struct Run<'t> {
+    machine: Option<&'t Machine>,
+    routed: u64,
+    unroutable: u64,
+}
+
+impl<'t> Run<'t> {
+    fn count(&mut self, machine: &'t Machine, choice: Choice) {
+        if !self.machine.is_some_and(|before| std::ptr::eq(before, machine)) {
+            *self = Self { machine: Some(machine), ..Self::default() };
+        }
+        if choice.is_routed {
+            self.routed += 1;
+        } else {
+            self.unroutable += 1;
+        }
+    }
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        if let Some(machine) = self.machine {
+            add(&machine.counters.routed, self.routed);
+            add(&machine.counters.unroutable, self.unroutable);
+        }
+    }
 }
 
 /// Adds a header to a client's datagrams, and sends them to their machines.
 pub(crate) fn to_machines(table: &Table, read: &Read<'_>, counters: &Counters, outbox: &mut Outbox) {
+    let (mut flow, mut run, mut malformed) = (table.flow(read.remote), Run::default(), 0);
     let mut bytes = [0; ProxyHeader::MAX_LEN];
+    // Header of the packet before, by its hint.
+    let mut header = None;
     for payload in read.payload.chunks(read.segment_size.max(1)) {
-        let Some(choice) = table.choose(payload, read.remote) else {
-            count(&counters.malformed);
+        let Some(choice) = flow.choose(payload) else {
+            malformed += 1;
             continue;
         };
-        count(if choice.is_routed { &counters.routed } else { &counters.unroutable });
-        let header = ProxyHeader { client: read.remote, server: read.local, hint: Some(choice.hint) };
-        let len = header.encode(&mut bytes);
-        outbox.push(table.machines()[choice.machine].address, None, read.ecn, &bytes[..len], payload);
+        let machine = &table.machines()[choice.machine];
+        run.count(machine, choice);
+        let len = match header {
+            Some((hint, len)) if hint == choice.hint => len,
+            _ => ProxyHeader { client: read.remote, server: read.local, hint: Some(choice.hint) }.encode(&mut bytes),
+        };
+        header = Some((choice.hint, len));
+        outbox.push(machine.address, None, read.ecn, &bytes[..len], payload);
     }
+    add(&counters.malformed, malformed);
 }
 
 /// Removes the headers of a machine's answers, and sends them to the clients. Only machines may send through this: another sender could use
 /// the address of the service for any datagrams to any host.
 pub(crate) fn to_clients(table: &Table, read: &Read<'_>, counters: &Counters, outbox: &mut Outbox) {
     let payloads = read.payload.chunks(read.segment_size.max(1));
-    if !table.has(read.remote) {
-        counters.refused.fetch_add(payloads.len() as u64, Ordering::Relaxed);
+    let Some(machine) = table.machine_at(read.remote) else {
+        add(&counters.refused, payloads.len() as u64);
         return;
-    }
+    };
+    let (mut answered, mut malformed) = (0, 0);
     for payload in payloads {
         let parsed = ProxyHeader::parse(payload);
         let Some((header, len)) =
             parsed.filter(|(header, len)| header.server.port() == read.local.port() && *len < payload.len())
         else {
-            count(&counters.malformed);
+            malformed += 1;
             continue;
         };
-        count(&counters.answered);
+        answered += 1;
         let from = Some(header.server.ip()).filter(|ip| !ip.is_unspecified());
         outbox.push(header.client, from, read.ecn, &[], &payload[len..]);
     }
+    add(&machine.counters.answered, answered);
+    add(&counters.malformed, malformed);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::balance::config::{Resolved, ResolvedMachine};
+    use crate::balance::{
+        config::{Resolved, ResolvedMachine},
+        counters::get,
+    };
 
     fn table() -> Table {
         let machine = |number: u8| ResolvedMachine {
@@ -147,9 +187,7 @@ mod tests {
             drains: false,
         };
         let machines = vec![machine(1), machine(2)];
-        let config =
-            Resolved { listen: Vec::new(), workers: 1, codecs: Vec::new(), machines, interval: None, failures: 3 };
-        Table::new(&config, None)
+        Table::new(&Resolved::of(machines), None)
     }
 
     fn address(text: &str) -> SocketAddr {
@@ -171,7 +209,7 @@ mod tests {
         to_machines(&table, &read("198.51.100.1:5000", 100, &[0x40; 350]), &counters, &mut outbox);
         let out = sent(&outbox);
         assert_eq!((out.len(), out[0].0.segments, out[0].0.segment_size), (1, 4, 132));
-        assert!(table.has(out[0].0.to) && out[0].0.ecn == Some(EcnCodepoint::Ect0));
+        assert!(table.machine_at(out[0].0.to).is_some() && out[0].0.ecn == Some(EcnCodepoint::Ect0));
         let segments: Vec<_> = out[0].1.chunks(132).map(|segment| ProxyHeader::parse(segment).unwrap()).collect();
         assert!(segments.iter().all(|(header, len)| header.client == address("198.51.100.1:5000") && *len == 32));
 
@@ -181,7 +219,10 @@ mod tests {
         let back = sent(&outbox);
         assert_eq!((back.len(), back[0].0.to, back[0].0.segment_size), (1, address("198.51.100.1:5000"), 100));
         assert_eq!((back[0].0.from, &back[0].1[..]), (Some(IpAddr::from([203, 0, 113, 1])), &[0x40; 350][..]));
-        assert_eq!((counters.unroutable.into_inner(), counters.answered.into_inner()), (4, 4));
+        let machine = |address: &str| table.machine_at(address.parse().unwrap()).unwrap();
+        let sent_to = table.machine_at(out[0].0.to).unwrap();
+        assert_eq!((get(&sent_to.counters.unroutable), get(&sent_to.counters.routed)), (4, 0));
+        assert_eq!(get(&machine("10.0.0.1:443").counters.answered), 4);
     }
 
     #[test]

@@ -185,9 +185,7 @@ mod tests {
             drains: false,
         };
         let machines = vec![machine("01", &server), machine("02", &silent)];
-        let config =
-            Resolved { listen: Vec::new(), workers: 1, codecs: Vec::new(), machines, interval: None, failures: 2 };
-        let table = std::sync::Arc::new(Table::new(&config, None));
+        let table = std::sync::Arc::new(Table::new(&Resolved::of(machines), None));
         let checks = tokio::spawn({
             let table = table.clone();
             async move { check(&table, Duration::from_millis(50), 2).await }

@@ -1,32 +1,42 @@
-//! `tiderace balance`: spreads datagrams over machines that serve one address, without state of their clients.
+//! `tiderace balance`: spreads datagrams and connections over machines that serve one address, and keeps nothing of the clients of
+//! datagrams.
 //!
-//! The files, in the order in which a datagram meets them: `config` is the configuration, `key` has the keys of connection IDs; `worker`
-//! reads; `table` chooses the machine by the packet, its address and the state of the machines; `forward` adds a header with the client's
-//! address, and removes it from answers; `health` checks the machines.
+//! The files in the order in which a datagram meets them: `config` says what there is, `key` has the keys of
+//! connection IDs; `worker` reads; `table` chooses the machine, which is a function of the packet, its address and the state of the
+//! machines; `forward` puts a header with the client's address in front, or takes it off an answer; `health` knows which machines
+//! answer. Connections are accepted by `tcp`, and carried by `relay`. `counters` and `metrics` say what came of it all.
 
 mod config;
+mod counters;
 mod forward;
 mod health;
 pub(crate) mod key;
+mod metrics;
 pub mod reference;
+mod relay;
 mod table;
+mod tcp;
 mod worker;
 
 use std::{
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError, RwLock},
+    time::Duration,
 };
 
 use serde_json::{Value, json};
 
-use self::{config::Resolved, table::Table};
+use self::{
+    config::Resolved,
+    counters::{Counters, get},
+    table::Table,
+    tcp::Connections,
+    worker::Sockets,
+};
 pub use self::{
-    config::{BalanceConfig, BalanceHealth, ConnectionIds, Machine},
+    config::{Affinity, BalanceConfig, BalanceHealth, BalanceTcp, ConnectionIds, Machine},
     key::{KeyFileError, make as make_key},
 };
 use crate::config::ConfigError;
@@ -75,41 +85,11 @@ impl BalanceError {
     }
 }
 
-/// Counters of datagrams.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    /// Sent on to the machine that the connection ID names.
-    pub(crate) routed: AtomicU64,
-    /// Sent on to a machine by the client's address.
-    pub(crate) unroutable: AtomicU64,
-    /// Answers sent to clients.
-    pub(crate) answered: AtomicU64,
-    /// Datagrams that arrived on the machines' side from other addresses.
-    pub(crate) refused: AtomicU64,
-    /// Datagrams without a connection ID, and answers without a good header.
-    pub(crate) malformed: AtomicU64,
-    /// Datagrams that the system did not take.
-    pub(crate) unsent: AtomicU64,
-}
-
-impl Counters {
-    fn to_json(&self) -> Value {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        json!({
-            "routed": get(&self.routed),
-            "unroutable": get(&self.unroutable),
-            "answered": get(&self.answered),
-            "refused": get(&self.refused),
-            "malformed": get(&self.malformed),
-            "unsent": get(&self.unsent),
-        })
-    }
-}
-
 /// State that workers and health checks share.
 pub(crate) struct Shared {
     table: RwLock<Arc<Table>>,
     pub(crate) counters: Counters,
+    connections: Connections,
 }
 
 impl Shared {
@@ -124,14 +104,48 @@ pub struct Balancer {
     shared: Arc<Shared>,
     workers: Vec<worker::Worker>,
     addresses: Vec<SocketAddr>,
-    /// Addresses and number of workers at the start.
-    start: (Vec<SocketAddr>, u8),
+    /// Address of the metrics, with the port that it has got.
+    metrics: Option<SocketAddr>,
+    start: Fixed,
     checks: Mutex<tokio::task::JoinHandle<()>>,
+    /// Service of the metrics.
+    service: Option<tokio::task::JoinHandle<()>>,
+    drain: Mutex<Duration>,
+}
+
+/// Settings that stay what they were at the start.
+#[derive(PartialEq, Eq)]
+struct Fixed {
+    listen: Vec<SocketAddr>,
+    workers: u8,
+    accepts_tcp: bool,
+    metrics: Option<SocketAddr>,
+}
+
+impl Fixed {
+    fn of(config: &Resolved) -> Self {
+        let Resolved { listen, workers, accepts_tcp, metrics, .. } = config;
+        Self { listen: listen.clone(), workers: *workers, accepts_tcp: *accepts_tcp, metrics: *metrics }
+    }
+
+    /// The setting that differs.
+    fn differs_from(&self, other: &Self) -> Option<&'static str> {
+        let settings = [
+            ("listen", self.listen != other.listen),
+            ("workers", self.workers != other.workers),
+            ("tcp.enabled", self.accepts_tcp != other.accepts_tcp),
+            ("metrics", self.metrics != other.metrics),
+        ];
+        settings.into_iter().find_map(|(name, differs)| differs.then_some(name))
+    }
 }
 
 impl Drop for Balancer {
     fn drop(&mut self) {
         self.checks.lock().unwrap_or_else(PoisonError::into_inner).abort();
+        if let Some(service) = &self.service {
+            service.abort();
+        }
     }
 }
 
@@ -142,49 +156,64 @@ impl Balancer {
     /// When the configuration is wrong, or an address cannot be served.
     pub fn start(file: &Path) -> Result<Self, BalanceError> {
         let config = config::load(file)?;
-        let shared =
-            Arc::new(Shared { table: RwLock::new(Arc::new(Table::new(&config, None))), counters: Counters::default() });
+        let table = RwLock::new(Arc::new(Table::new(&config, None)));
+        let shared = Arc::new(Shared { table, counters: Counters::default(), connections: Connections::default() });
         let count = match config.workers {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get),
             count => count.into(),
         };
         let mut addresses = Vec::new();
-        let mut sockets: Vec<Vec<std::net::UdpSocket>> = (0..count).map(|_| Vec::new()).collect();
-        for wanted in &config.listen {
-            let mut address = *wanted;
-            for sockets in &mut sockets {
-                let socket = worker::bind(address).map_err(|why| BalanceError::Listen { address, why })?;
-                // The system has chosen the port of the first one.
-                address = socket.local_addr().map_err(|why| BalanceError::Listen { address, why })?;
-                sockets.push(socket);
-            }
+        let mut sockets: Vec<Vec<Sockets>> = (0..count).map(|_| Vec::new()).collect();
+        for &address in &config.listen {
+            let opened = Sockets::open(address, count, config.accepts_tcp);
+            let (address, opened) = opened.map_err(|why| BalanceError::Listen { address, why })?;
+            sockets.iter_mut().zip(opened).for_each(|(sockets, opened)| sockets.push(opened));
             addresses.push(address);
         }
+        let (metrics, service) = match config.metrics {
+            Some(address) => {
+                let listen = |why| BalanceError::Listen { address, why };
+                let (at, service) = metrics::serve(address, shared.clone()).map_err(listen)?;
+                (Some(at), Some(service))
+            }
+            None => (None, None),
+        };
         let workers = sockets.into_iter().enumerate();
         let workers = workers.map(|(number, sockets)| worker::Worker::start(number, sockets, &shared));
         let workers = workers.collect::<io::Result<_>>().map_err(BalanceError::Worker)?;
         let checks = Mutex::new(ask(&shared, &config));
-        let start = (config.listen, config.workers);
-        Ok(Self { file: file.to_owned(), shared, workers, addresses, start, checks })
+        let (start, drain) = (Fixed::of(&config), Mutex::new(config.drain));
+        Ok(Self { file: file.to_owned(), shared, workers, addresses, metrics, start, checks, service, drain })
     }
 
-    /// Addresses that clients send to, with the ports that they have got.
+    /// Addresses that clients come to, with the ports that they have got.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Reloads the configuration. On an error nothing changes. Must be called within a tokio runtime.
+    /// Address that serves the metrics, with the port that it has got.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics
+    }
+
+    /// Accepts no connection of TCP any more, and waits until those that are open have ended, for `drain` at most; then it resets them.
+    /// Datagrams are sent on all the while.
+    pub async fn drain(&self) {
+        let limit = *self.drain.lock().unwrap_or_else(PoisonError::into_inner);
+        self.shared.connections.drain(limit).await;
+    }
+
+    /// Reads the configuration again and goes on under it. When anything is wrong, everything stays as it was. Must be called within a
+    /// tokio runtime.
     ///
     /// # Errors
     /// When the configuration is wrong, or changes what stays the same.
     pub fn reload(&self) -> Result<(), BalanceError> {
         let config = config::load(&self.file)?;
-        if config.listen != self.start.0 {
-            return Err(BalanceError::Fixed("listen"));
+        if let Some(name) = self.start.differs_from(&Fixed::of(&config)) {
+            return Err(BalanceError::Fixed(name));
         }
-        if config.workers != self.start.1 {
-            return Err(BalanceError::Fixed("workers"));
-        }
+        *self.drain.lock().unwrap_or_else(PoisonError::into_inner) = config.drain;
         let next = Arc::new(Table::new(&config, Some(&self.shared.table())));
         *self.shared.table.write().unwrap_or_else(PoisonError::into_inner) = next;
         let mut checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -195,8 +224,8 @@ impl Balancer {
     /// Machines with their states, and the counters, as JSON.
     pub fn status(&self) -> Value {
         let table = self.shared.table();
-        let machines: Vec<Value> = table
-            .machines()
+        let machines = table.machines();
+        let all: Vec<Value> = machines
             .iter()
             .map(|machine| {
                 json!({
@@ -204,11 +233,30 @@ impl Balancer {
                     "address": machine.address.to_string(),
                     "drain": machine.drains,
                     "state": machine.health().name(),
+                    "datagrams": machine.counters.datagrams(),
+                    "tcp": machine.counters.connections(),
                 })
             })
             .collect();
-        let datagrams = self.shared.counters.to_json();
-        json!({"machines": machines, "workers": self.workers.len(), "datagrams": datagrams})
+        let sum = |of: fn(&counters::MachineCounters) -> &std::sync::atomic::AtomicU64| {
+            machines.iter().map(|machine| get(of(&machine.counters))).sum::<u64>()
+        };
+        let counters = &self.shared.counters;
+        let mut tcp: Value = counters.tcp.ends().into_iter().map(|(name, count)| (name, get(count))).collect();
+        tcp["open"] = self.shared.connections.open().into();
+        json!({
+            "machines": all,
+            "workers": self.workers.len(),
+            "datagrams": {
+                "routed": sum(|counters| &counters.routed),
+                "unroutable": sum(|counters| &counters.unroutable),
+                "answered": sum(|counters| &counters.answered),
+                "refused": get(&counters.refused),
+                "malformed": get(&counters.malformed),
+                "unsent": get(&counters.unsent),
+            },
+            "tcp": tcp,
+        })
     }
 }
 

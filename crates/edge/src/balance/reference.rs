@@ -1,6 +1,6 @@
 //! Reference page of the load balancer's configuration, made from the declarations.
 
-use super::{BalanceConfig, BalanceHealth, ConnectionIds, Machine};
+use super::{BalanceConfig, BalanceHealth, BalanceTcp, ConnectionIds, Machine};
 use crate::config::{reference::section, schema::Described};
 
 /// The page, as Markdown.
@@ -13,6 +13,7 @@ pub fn markdown() -> String {
     section::<BalanceConfig>(&mut page, "The file");
     section::<ConnectionIds>(&mut page, "[[connection-ids]]");
     section::<Machine>(&mut page, "[[machine]]");
+    section::<BalanceTcp>(&mut page, "[tcp]");
     section::<BalanceHealth>(&mut page, "[health]");
     page
 }

@@ -2,7 +2,7 @@
 //! with one configuration choose the same machine.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     net::{IpAddr, SocketAddr},
     sync::{
         Arc,
@@ -13,7 +13,10 @@ use std::{
 use aws_lc_rs::cipher::{AES_128, EncryptingKey, UnboundCipherKey};
 use tiderace::transport::quic_lb::{QuicLb, ServerId, config_id};
 
-use super::config::Resolved;
+use super::{
+    config::{Affinity, Resolved, TcpSettings},
+    counters::MachineCounters,
+};
 
 /// Configurations of connection IDs that there may be.
 const CONFIGS: usize = 7;
@@ -47,8 +50,9 @@ pub(crate) struct Machine {
     pub(crate) drains: bool,
     /// Hash that orders the machines for a client.
     weight: u64,
-    /// Shared with the machine of the configuration before.
+    /// Shared with the machine of the configuration before, as the counters are.
     health: Arc<AtomicU8>,
+    pub(crate) counters: Arc<MachineCounters>,
 }
 
 impl Machine {
@@ -88,8 +92,54 @@ pub(crate) struct Table {
     codecs: [Option<QuicLb>; CONFIGS],
     machines: Vec<Machine>,
     by_id: HashMap<ServerId, usize>,
-    addresses: HashSet<SocketAddr>,
+    by_address: HashMap<SocketAddr, usize>,
     hash: FlowHash,
+    affinity: Affinity,
+    /// Limits of connections of TCP.
+    pub(crate) tcp: TcpSettings,
+}
+
+/// Machines for the packets of one client that were read together: each connection ID is decoded once.
+pub(crate) struct Flow<'t> {
+    table: &'t Table,
+    client: SocketAddr,
+    /// Choice for packets that name no machine.
+    unrouted: Option<Choice>,
+    /// The connection ID before, as far as it is decoded, and its choice if it names a machine.
+    last: Option<([u8; MAX_ID], usize, Option<Choice>)>,
+}
+
+/// Most bytes of a connection ID that are decoded.
+const MAX_ID: usize = 20;
+
+impl Flow<'_> {
+    /// Chooses the machine for a packet. `None` when it is no packet.
+    pub(crate) fn choose(&mut self, packet: &[u8]) -> Option<Choice> {
+        let (first, rest) = packet.split_first()?;
+        // The length of an ID in a short header follows from the configuration that the ID names.
+        let id = if first & wire::bits::LONG_FORM == 0 {
+            Some(rest).filter(|rest| !rest.is_empty())
+        } else {
+            wire::long_dcid(packet)
+        }?;
+        let known = self.last.as_ref().filter(|(last, len, _)| id.get(..*len) == Some(&last[..*len]));
+        let routed = match known {
+            Some((_, _, choice)) => *choice,
+            None => self.decode(id),
+        };
+        // Both datagrams of a long ClientHello come from one address, and have a connection ID of the client's choice.
+        Some(routed.unwrap_or_else(|| *self.unrouted.get_or_insert_with(|| self.table.unrouted(self.client))))
+    }
+
+    fn decode(&mut self, id: &[u8]) -> Option<Choice> {
+        let codec = self.table.codecs.get(usize::from(config_id(id)?))?.as_ref()?;
+        let whole = id.get(..codec.id_len())?;
+        let choice = self.table.routed(codec, id);
+        let mut last = [0; MAX_ID];
+        last[..whole.len()].copy_from_slice(whole);
+        self.last = Some((last, whole.len(), choice));
+        choice
+    }
 }
 
 impl Table {
@@ -109,61 +159,72 @@ impl Table {
             let health =
                 known(&machine.server_id, machine.address).map(|known| known.health.clone()).unwrap_or_default();
             let weight = hash.of_server(&machine.server_id);
+            let counters =
+                known(&machine.server_id, machine.address).map(|known| known.counters.clone()).unwrap_or_default();
             let super::config::ResolvedMachine { server_id, address, drains } = *machine;
-            Machine { server_id, address, drains, weight, health }
+            Machine { server_id, address, drains, weight, health, counters }
         };
         let machines: Vec<Machine> = config.machines.iter().map(machine).collect();
         let by_id = machines.iter().enumerate().map(|(number, machine)| (machine.server_id, number)).collect();
-        let addresses = machines.iter().map(|machine| machine.address).collect();
-        Self { codecs, by_id, addresses, machines, hash }
+        let by_address = machines.iter().enumerate().map(|(number, machine)| (machine.address, number)).collect();
+        Self { codecs, by_id, by_address, machines, hash, affinity: config.affinity, tcp: config.tcp }
     }
 
     pub(crate) fn machines(&self) -> &[Machine] {
         &self.machines
     }
 
-    /// Returns whether a machine has this address.
-    pub(crate) fn has(&self, address: SocketAddr) -> bool {
-        self.addresses.contains(&SocketAddr::new(address.ip().to_canonical(), address.port()))
+    /// The machine that has this address.
+    pub(crate) fn machine_at(&self, address: SocketAddr) -> Option<&Machine> {
+        let number = self.by_address.get(&SocketAddr::new(address.ip().to_canonical(), address.port()))?;
+        self.machines.get(*number)
     }
 
-    /// Chooses the machine for a packet of a client. `None` when it is no packet.
-    pub(crate) fn choose(&self, packet: &[u8], client: SocketAddr) -> Option<Choice> {
-        let (first, rest) = packet.split_first()?;
-        // The length of an ID in a short header follows from the configuration that the ID names.
-        let id = if first & wire::bits::LONG_FORM == 0 {
-            Some(rest).filter(|rest| !rest.is_empty())
-        } else {
-            wire::long_dcid(packet)
-        }?;
-        let machine = self.routed(id);
-        if let Some((machine, hint)) = machine.filter(|(machine, _)| self.machines[*machine].health() != Health::Down) {
-            return Some(Choice { machine, hint, is_routed: true });
-        }
-        // Both datagrams of a long ClientHello come from one address, and have a connection ID of the client's choice.
+    /// Packets of a client that were read together.
+    pub(crate) fn flow(&self, client: SocketAddr) -> Flow<'_> {
+        Flow { table: self, client, unrouted: None, last: None }
+    }
+
+    /// The machine that an ID names, unless it is down, and the first byte of its nonce.
+    fn routed(&self, codec: &QuicLb, id: &[u8]) -> Option<Choice> {
+        let decoded = codec.decode(id)?;
+        let machine = *self.by_id.get(&decoded.server_id())?;
+        let is_down = self.machines[machine].health() == Health::Down;
+        (!is_down).then(|| Choice { machine, hint: decoded.nonce()[0], is_routed: true })
+    }
+
+    /// Machine for a client's packets that name none.
+    fn unrouted(&self, client: SocketAddr) -> Choice {
         let flow = self.hash.of_client(client);
-        Some(Choice { machine: self.unrouted(flow), hint: flow.to_be_bytes()[7], is_routed: false })
+        let machine = self.preferred(self.of_affinity(client), &[]);
+        Choice { machine: machine.unwrap_or(0), hint: flow.to_be_bytes()[7], is_routed: false }
     }
 
-    /// The machine that an ID names, and the first byte of its nonce.
-    fn routed(&self, id: &[u8]) -> Option<(usize, u8)> {
-        let decoded = self.codecs.get(usize::from(config_id(id)?))?.as_ref()?.decode(id)?;
-        let machine = self.by_id.get(&decoded.server_id())?;
-        Some((*machine, decoded.nonce()[0]))
+    /// The machine for a connection of TCP, which none of those that were `tried` has taken. `None` when no other is left.
+    pub(crate) fn for_connection(&self, client: SocketAddr, tried: &[usize]) -> Option<usize> {
+        self.preferred(self.of_affinity(client), tried)
+    }
+
+    fn of_affinity(&self, client: SocketAddr) -> u64 {
+        match self.affinity {
+            Affinity::AddressAndPort => self.hash.of_client(client),
+            Affinity::Address => self.hash.of_client(SocketAddr::new(client.ip(), 0)),
+        }
     }
 
     /// Rendezvous hashing: the machine with the highest weight for this client. When machines come or go, only the clients of these
     /// get another one.
-    fn unrouted(&self, flow: u64) -> usize {
+    fn preferred(&self, flow: u64, tried: &[usize]) -> Option<usize> {
         let best = |accepts: fn(&Machine) -> bool| {
-            let able = self.machines.iter().enumerate().filter(|(_, machine)| accepts(machine));
+            let able = self
+                .machines
+                .iter()
+                .enumerate()
+                .filter(|(number, machine)| accepts(machine) && !tried.contains(number));
             able.max_by_key(|(_, machine)| (mix(flow ^ machine.weight), machine.server_id)).map(|(number, _)| number)
         };
         // A connection at a machine that is about to end is better than none; when none answers, the checks may be wrong.
-        best(Machine::takes_new)
-            .or_else(|| best(|machine| machine.health() != Health::Down))
-            .or_else(|| best(|_| true))
-            .unwrap_or(0)
+        best(Machine::takes_new).or_else(|| best(|machine| machine.health() != Health::Down)).or_else(|| best(|_| true))
     }
 }
 
@@ -237,14 +298,8 @@ mod tests {
             address: ([10, 0, 0, u8::try_from(number).unwrap()], 443).into(),
             drains: *drains,
         };
-        Resolved {
-            listen: Vec::new(),
-            workers: 1,
-            codecs: vec![parameters(0, 1), parameters(3, 2)],
-            machines: machines.iter().enumerate().map(machine).collect(),
-            interval: None,
-            failures: 3,
-        }
+        let machines = machines.iter().enumerate().map(machine).collect();
+        Resolved { codecs: vec![parameters(0, 1), parameters(3, 2)], ..Resolved::of(machines) }
     }
 
     fn table(machines: &[(&str, bool)]) -> Table {
@@ -279,7 +334,7 @@ mod tests {
                 for client in clients().take(50) {
                     let expected = Some(Choice { machine: number, hint: 7, is_routed: true });
                     assert_eq!(
-                        (table.choose(&short(&id), client), table.choose(&long(&id), client)),
+                        (table.flow(client).choose(&short(&id)), table.flow(client).choose(&long(&id))),
                         (expected, expected)
                     );
                 }
@@ -296,16 +351,16 @@ mod tests {
         let unknown_config = id(2, 1, "0a01", 7);
         let mut unroutable = id(0, 1, "0a01", 7);
         unroutable[0] |= 0xe0;
-        let expected = table.choose(&long(&[1, 2, 3, 4, 5, 6, 7, 8]), client).unwrap();
+        let expected = table.flow(client).choose(&long(&[1, 2, 3, 4, 5, 6, 7, 8])).unwrap();
         assert!(!expected.is_routed);
         for id in [&other_key, &unknown_server, &unknown_config, &unroutable, &vec![0; 8], &vec![7; 20]] {
-            assert_eq!(table.choose(&long(id), client), Some(expected));
-            assert_eq!(table.choose(&short(id), client), Some(expected));
+            assert_eq!(table.flow(client).choose(&long(id)), Some(expected));
+            assert_eq!(table.flow(client).choose(&short(id)), Some(expected));
         }
         let mapped: SocketAddr = "[::ffff:198.51.100.1]:5000".parse().unwrap();
-        assert_eq!(table.choose(&long(&[9; 8]), mapped), Some(expected));
+        assert_eq!(table.flow(mapped).choose(&long(&[9; 8])), Some(expected));
         for broken in [&[][..], &[0x40], &[0xc0, 0, 0, 0, 1], &[0xc0, 0, 0, 0, 1, 9, 1, 2]] {
-            assert_eq!(table.choose(broken, client), None);
+            assert_eq!(table.flow(client).choose(broken), None);
         }
     }
 
@@ -313,7 +368,7 @@ mod tests {
     fn load_balancers_with_one_configuration_choose_alike() {
         let (one, other) = (table(&THREE), table(&[THREE[2], THREE[0], THREE[1]]));
         let machine = |table: &Table, client| {
-            let choice = table.choose(&long(&[5; 8]), client).unwrap();
+            let choice = table.flow(client).choose(&long(&[5; 8])).unwrap();
             (table.machines()[choice.machine].server_id, choice.hint)
         };
         let mut counts: HashMap<ServerId, u32> = HashMap::new();
@@ -326,7 +381,7 @@ mod tests {
 
     /// Machines of all clients that have no connection yet.
     fn choices(table: &Table) -> Vec<ServerId> {
-        let machine = |client| table.choose(&long(&[5; 8]), client).unwrap().machine;
+        let machine = |client| table.flow(client).choose(&long(&[5; 8])).unwrap().machine;
         clients().map(|client| table.machines()[machine(client)].server_id).collect()
     }
 
@@ -345,7 +400,7 @@ mod tests {
         let table = Table::new(&config, None);
         let packet = short(&id(0, 1, "0a03", 7));
         let client = "198.51.100.1:5000".parse().unwrap();
-        let machine = |table: &Table, packet: &[u8]| table.choose(packet, client).unwrap().machine;
+        let machine = |table: &Table, packet: &[u8]| table.flow(client).choose(packet).unwrap().machine;
         assert_eq!(machine(&table, &packet), 2);
         table.machines()[2].set_health(Health::Closing);
         assert_eq!(machine(&table, &packet), 2);
@@ -364,7 +419,60 @@ mod tests {
     #[test]
     fn only_machines_are_known_by_address() {
         let table = table(&THREE);
-        assert!(table.has("10.0.0.1:443".parse().unwrap()) && table.has("[::ffff:10.0.0.1]:443".parse().unwrap()));
-        assert!(!table.has("10.0.0.1:444".parse().unwrap()) && !table.has("10.0.0.9:443".parse().unwrap()));
+        let has = |address: &str| table.machine_at(address.parse().unwrap()).is_some();
+        assert!(has("10.0.0.1:443") && has("[::ffff:10.0.0.1]:443"));
+        assert!(!has("10.0.0.1:444") && !has("10.0.0.9:443"));
+    }
+
+    #[test]
+    fn packets_that_are_read_together_are_decoded_once_and_chosen_alike() {
+        let table = table(&THREE);
+        let client = "198.51.100.1:5000".parse().unwrap();
+        let unknown = id(0, 9, "0a01", 7);
+        let ids = [id(0, 1, "0a01", 7), id(0, 1, "0a01", 7), id(3, 2, "0a02", 9), unknown.clone(), unknown, vec![5; 8]];
+        let mut flow = table.flow(client);
+        let mut decoded = Vec::new();
+        for id in &ids {
+            for packet in [short(id), long(id), short(id)] {
+                let alone = table.flow(client).choose(&packet);
+                assert_eq!(flow.choose(&packet), alone, "{id:?}");
+            }
+            decoded.push(flow.last.map(|(last, _, choice)| (last, choice.map(|choice| choice.machine))));
+        }
+        assert_eq!((decoded[0], decoded[3]), (decoded[1], decoded[4]));
+        assert_eq!(decoded[3].unwrap().1, None, "an ID that names nobody is not decoded again");
+        // A client may cut an ID that the table has seen whole.
+        assert_eq!(flow.choose(&long(&ids[0][..8])), table.flow(client).choose(&long(&[1; 8])));
+    }
+
+    #[test]
+    fn affinity_by_address_brings_all_connections_of_a_client_to_one_machine() {
+        let by = |affinity| Table::new(&Resolved { affinity, ..config(&THREE) }, None);
+        let (address, port) = (by(Affinity::Address), by(Affinity::AddressAndPort));
+        let machines = |table: &Table| -> std::collections::BTreeSet<usize> {
+            let client = |port: u16| SocketAddr::new([198, 51, 100, 7].into(), port);
+            let quic = (1..50).map(|port| table.flow(client(port)).choose(&long(&[5; 8])).unwrap().machine);
+            quic.chain((50..100).map(|port| table.for_connection(client(port), &[]).unwrap())).collect()
+        };
+        assert_eq!((machines(&address).len(), machines(&port).len()), (1, 3));
+        let hints: std::collections::BTreeSet<u8> = (1..50)
+            .map(|port| {
+                address.flow(SocketAddr::new([198, 51, 100, 7].into(), port)).choose(&long(&[5; 8])).unwrap().hint
+            })
+            .collect();
+        assert!(hints.len() > 10, "the threads of a machine share the connections of one client: {hints:?}");
+    }
+
+    #[test]
+    fn a_connection_that_a_machine_does_not_take_goes_to_the_next_one() {
+        let table = table(&[THREE[0], THREE[1], ("0a03", true)]);
+        let client = "198.51.100.1:5000".parse().unwrap();
+        let first = table.for_connection(client, &[]).unwrap();
+        let second = table.for_connection(client, &[first]).unwrap();
+        assert!(first < 2 && second < 2 && first != second);
+        assert_eq!(table.for_connection(client, &[first, second]), Some(2), "one that drains is the last");
+        assert_eq!(table.for_connection(client, &[0, 1, 2]), None);
+        table.machines()[first].set_health(Health::Closing);
+        assert_eq!(table.for_connection(client, &[]), Some(second));
     }
 }

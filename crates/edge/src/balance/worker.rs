@@ -1,10 +1,10 @@
-//! Threads of a load balancer. Each has a socket for each address of clients, and its own sockets for the machines. So the answer of a
-//! machine returns to the thread that forwarded the packet, and is sent from the socket that received it.
+//! Threads of a load balancer. Each has sockets for each address that clients come to, and sockets of its own for the machines: what
+//! a machine answers comes back to the thread that has asked, and leaves from the socket that the client has sent to.
 
 use std::{
     io::{self, IoSliceMut},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     thread::JoinHandle,
 };
 
@@ -14,7 +14,9 @@ use tokio::{io::Interest, net::UdpSocket, sync::oneshot};
 
 use super::{
     Shared,
+    counters::add,
     forward::{Outbox, Outgoing, Read, to_clients, to_machines},
+    tcp,
 };
 
 /// Reads per system call at most.
@@ -26,6 +28,39 @@ const CALLS_PER_TURN: usize = 16;
 /// Socket buffer asked of the kernel, in bytes.
 const SOCKET_BUFFER: usize = 8 * 1024 * 1024;
 
+/// Sockets of a thread for one address.
+pub(super) struct Sockets {
+    udp: std::net::UdpSocket,
+    tcp: Option<std::net::TcpListener>,
+}
+
+impl Sockets {
+    /// Opens an address for so many threads. With port 0, UDP and TCP get the same free port.
+    pub(super) fn open(address: SocketAddr, threads: usize, accepts_tcp: bool) -> io::Result<(SocketAddr, Vec<Self>)> {
+        let mut last = io::Error::other("no port is free for both UDP and TCP");
+        // Only when any port will do, another may be tried.
+        for _ in 0..if address.port() == 0 { 16 } else { 1 } {
+            match Self::try_open(address, threads, accepts_tcp) {
+                Ok(opened) => return Ok(opened),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn try_open(mut address: SocketAddr, threads: usize, accepts_tcp: bool) -> io::Result<(SocketAddr, Vec<Self>)> {
+        let mut all = Vec::with_capacity(threads);
+        for _ in 0..threads {
+            let udp = bind(address)?;
+            // The system has chosen the port of the first one.
+            address = udp.local_addr()?;
+            let tcp = accepts_tcp.then(|| tcp::bind(address)).transpose()?;
+            all.push(Self { udp, tcp });
+        }
+        Ok((address, all))
+    }
+}
+
 /// A thread that forwards until it is dropped.
 pub(super) struct Worker {
     stop: Option<oneshot::Sender<()>>,
@@ -33,7 +68,7 @@ pub(super) struct Worker {
 }
 
 /// Binds a socket that other workers, and other load balancers on this machine, share their port with.
-pub(super) fn bind(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
+fn bind(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_reuse_port(true)?;
     if address.is_ipv6() {
@@ -64,13 +99,16 @@ fn prepared(socket: Socket) -> io::Result<std::net::UdpSocket> {
 
 impl Worker {
     /// Starts a thread with these sockets for clients.
-    pub(super) fn start(number: usize, sockets: Vec<std::net::UdpSocket>, shared: &Arc<Shared>) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    pub(super) fn start(number: usize, sockets: Vec<Sockets>, shared: &Arc<Shared>) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
         {
             let _inside = runtime.enter();
-            for socket in sockets {
-                Lane::new(socket)?.start(shared);
+            for Sockets { udp, tcp } in sockets {
+                Lane::new(udp)?.start(shared);
+                if let Some(listener) = tcp {
+                    runtime.spawn(tcp::accept(tokio::net::TcpListener::from_std(listener)?, shared.clone()));
+                }
             }
         }
         let name = format!("balance-{number}");
@@ -152,6 +190,17 @@ impl Lane {
         tokio::spawn(run(lane, shared.clone(), |lane| lane.machines6.as_ref(), Direction::ToClients));
     }
 
+    /// Datagrams that the sockets of a direction send together.
+    fn max_segments(&self, direction: Direction) -> usize {
+        let most = |port: &Port| port.state.max_gso_segments();
+        match direction {
+            Direction::ToClients => most(&self.clients),
+            Direction::ToMachines => {
+                [&self.machines4, &self.machines6].into_iter().flatten().map(most).min().unwrap_or(1)
+            }
+        }
+    }
+
     /// The socket that sends to an address.
     fn port_to(&self, direction: Direction, to: SocketAddr) -> Option<&Port> {
         match direction {
@@ -173,7 +222,7 @@ async fn run(lane: Arc<Lane>, shared: Arc<Shared>, port: fn(&Lane) -> Option<&Po
     let Some(port) = port(&lane) else { return };
     let mut buffers: [Vec<u8>; BATCH] = std::array::from_fn(|_| vec![0; BUFFER]);
     let mut metas = [RecvMeta::default(); BATCH];
-    let mut outbox = Outbox::new(port.state.max_gso_segments());
+    let mut outbox = Outbox::new(lane.max_segments(direction));
     for call in 1_usize.. {
         let count = match port.receive(&mut buffers, &mut metas).await {
             Ok(count) => count,
@@ -212,7 +261,7 @@ async fn run(lane: Arc<Lane>, shared: Arc<Shared>, port: fn(&Lane) -> Option<&Po
             if let Err(error) = sent {
                 // To both ends it is loss.
                 tracing::debug!("cannot send {} bytes to {}: {error}", contents.len(), out.to);
-                shared.counters.unsent.fetch_add(out.segments as u64, Ordering::Relaxed);
+                add(&shared.counters.unsent, out.segments as u64);
             }
         }
         if call % CALLS_PER_TURN == 0 {

@@ -34,8 +34,9 @@ section! {
         /// A file with the key of connection IDs, which all machines and load balancers share and others may not read: 32 hexadecimal
         /// digits, as `tiderace balance key FILE` makes them.
         key: String = String::new(),
-        /// Networks of the load balancers that name the client of each datagram (PROXY protocol, version 2, in front of datagrams), as in
-        /// `192.0.2.0/28`. From others nothing of the kind is accepted. One or a list.
+        /// Networks of the load balancers that name the client of each datagram and of each connection of TCP (PROXY protocol, version 2),
+        /// as in `192.0.2.0/28`. A connection from there has to begin with the header. From others nothing of the kind is accepted. One or
+        /// a list.
         networks: Many = Many::default(),
     }
 }

@@ -17,11 +17,13 @@ use rustls::HandshakeKind;
 use socket2::{Domain, Protocol, Socket, Type};
 use tiderace::ConnectionBudget;
 use tokio::{
+    io::AsyncReadExt,
     net::TcpListener,
     net::TcpStream,
     sync::{Notify, watch},
 };
 use tokio_rustls::server::TlsStream;
+use wire::{ProxyHeader, StreamOrigin};
 
 use super::{
     Accepting,
@@ -31,7 +33,7 @@ use super::{
 };
 use crate::{
     acme,
-    admission::{Place, Refusal},
+    admission::Place,
     body::{AnyBody, incoming, watched},
     client_certificate::ClientCertificate,
     context::ListenerContext,
@@ -111,15 +113,51 @@ pub(super) async fn accept(listener: TcpListener, context: ListenerContext, mut 
     }
 }
 
-async fn connection(stream: TcpStream, remote: SocketAddr, context: ListenerContext) {
+/// Takes the place of a connection, counted for its client. A load balancer names the client; nobody else is asked.
+async fn admit(
+    stream: &mut TcpStream,
+    remote: SocketAddr,
+    context: &ListenerContext,
+    generation: &Generation,
+) -> Result<(Place, SocketAddr), &'static str> {
+    let limits = &generation.config.limits;
+    let mut place = context.shared.admission.enter_unvalidated(limits.connections).map_err(|_| "total")?;
+    let mut client = remote;
+    if generation.is_load_balancer(remote.ip()) {
+        let read = tokio::time::timeout(limits.handshake_timeout.0, named_client(stream)).await;
+        client = match read {
+            Ok(Ok(StreamOrigin::Client(header))) => header.client,
+            Ok(Ok(StreamOrigin::Itself)) => remote,
+            Ok(Err(error)) => {
+                tracing::debug!("a load balancer at {remote} names no client: {error}");
+                return Err("header");
+            }
+            Err(_) => return Err("header"),
+        };
+    }
+    place.count_for(client.ip(), generation.connections_of(client.ip())).map_err(|_| "address")?;
+    Ok((place, client))
+}
+
+/// Reads the header that a load balancer puts in front of a connection, and not a byte more.
+async fn named_client(stream: &mut TcpStream) -> io::Result<StreamOrigin> {
+    let wrong =
+        || io::Error::new(io::ErrorKind::InvalidData, "expected a PROXY header of version 2, found something else");
+    let mut header = vec![0; ProxyHeader::FIXED_LEN];
+    stream.read_exact(&mut header).await?;
+    let rest = header.first_chunk().and_then(ProxyHeader::stream_rest).ok_or_else(wrong)?;
+    header.resize(ProxyHeader::FIXED_LEN + rest, 0);
+    stream.read_exact(&mut header[ProxyHeader::FIXED_LEN..]).await?;
+    ProxyHeader::parse_stream(&header).ok_or_else(wrong)
+}
+
+async fn connection(mut stream: TcpStream, remote: SocketAddr, context: ListenerContext) {
     let generation = context.shared.current();
     let limits = &generation.config.limits;
     let metrics = &context.shared.metrics;
-    let place = context.shared.admission.enter(remote.ip(), limits.connections, generation.connections_of(remote.ip()));
-    let place = match place {
-        Ok(place) => place,
-        Err(refusal) => {
-            let reason = if refusal == Refusal::Total { "total" } else { "address" };
+    let (place, remote) = match admit(&mut stream, remote, &context, &generation).await {
+        Ok(admitted) => admitted,
+        Err(reason) => {
             metrics.connections_refused.get_or_create(&ReasonLabel { reason }).inc();
             return;
         }

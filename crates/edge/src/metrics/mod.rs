@@ -16,6 +16,7 @@ mod paths;
 mod process;
 mod quic;
 mod requests;
+pub(crate) mod service;
 mod streams;
 mod tunnels;
 mod upgrade;

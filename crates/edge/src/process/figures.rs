@@ -1,19 +1,11 @@
 //! Metrics of a gateway in the text format of Prometheus, and the service for `/metrics`.
 
-use std::{
-    convert::Infallible,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
-use http::{Request, Response};
-use http_body_util::Full;
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 
 use super::Process;
-use crate::metrics::{CertificateLabel, FormLabels, LimitLabel, Metrics, ReasonLabel, SourceLabel};
+use crate::metrics::{CertificateLabel, FormLabels, LimitLabel, Metrics, ReasonLabel, SourceLabel, service};
 
 impl Process {
     /// The metrics, which outlive the gateway: its books can be looked at when everything has ended.
@@ -86,29 +78,5 @@ impl Process {
 
 /// Serves the figures until the task ends.
 pub(crate) async fn serve_metrics(listener: TcpListener, process: Arc<Process>) {
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            continue;
-        };
-        let process = process.clone();
-        tokio::spawn(async move {
-            let service = service_fn(move |request: Request<Incoming>| {
-                let process = process.clone();
-                async move {
-                    let (status, text) = match request.uri().path() {
-                        "/metrics" => (200, process.figures()),
-                        _ => (404, "the figures are at /metrics\n".to_owned()),
-                    };
-                    let response = Response::builder()
-                        .status(status)
-                        .header("content-type", "application/openmetrics-text; version=1.0.0; charset=utf-8");
-                    Ok::<_, Infallible>(response.body(Full::new(bytes::Bytes::from(text))).expect("all parts are good"))
-                }
-            });
-            let mut builder = http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(10));
-            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
-        });
-    }
+    service::serve(listener, move || process.figures()).await;
 }
