@@ -1,5 +1,6 @@
 //! `tiderace edge`: the gateway, and commands to a running one.
 
+mod signer;
 mod status;
 
 use std::{
@@ -62,7 +63,9 @@ enum Command {
     Compare(Running),
     /// Create a key ring for several gateways, or add a key to an existing one
     Keys(Keys),
-    /// Print all settings of the configuration as Markdown
+    /// Sign the handshakes of gateways on a machine that alone has the private keys
+    Signer(signer::Args),
+    /// Print everything that may stand in a configuration, as Markdown
     Reference,
     /// Describe the configuration for other programs
     Config(ConfigArgs),
@@ -138,7 +141,7 @@ struct CheckArgs {
     /// Do not try the addresses of the gateway
     #[arg(long)]
     no_addresses: bool,
-    /// Do not look up the names of back ends
+    /// Do not look up the names of back ends, and do not ask the signer
     #[arg(long)]
     no_names: bool,
     /// Wait for the names for at most this time
@@ -214,6 +217,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Capture(args) => capture(&args),
         Command::Compare(running) => compare(&running),
         Command::Keys(keys) => rotate(&keys),
+        Command::Signer(args) => signer::run(args),
         Command::Reference => write_out(&config::reference::markdown()).map(|()| ExitCode::SUCCESS),
         Command::Config(ConfigArgs { command: ConfigCommand::Schema }) => schema(),
     }

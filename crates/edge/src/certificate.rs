@@ -69,19 +69,19 @@ pub(crate) fn provider() -> &'static Arc<CryptoProvider> {
     PROVIDER.get_or_init(|| Arc::new(aws_lc_rs::default_provider()))
 }
 
-/// End of validity of a certificate and its chain, whichever is first, in seconds since 1970.
-pub(crate) fn end(key: &CertifiedKey) -> Option<i64> {
+/// End of the time of a certificate and of those that come with it, whichever is first, in seconds since 1970.
+pub(crate) fn end(chain: &[CertificateDer<'_>]) -> Option<i64> {
     let end = |der: &CertificateDer<'_>| {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
         Some(certificate.validity().not_after.timestamp())
     };
-    key.cert.iter().filter_map(end).min()
+    chain.iter().filter_map(end).min()
 }
 
 /// The reason for which clients refuse a certificate at this time, if they do.
-pub(crate) fn time_fault(key: &CertifiedKey) -> Option<String> {
+pub(crate) fn time_fault(chain: &[CertificateDer<'_>]) -> Option<String> {
     let now = ASN1Time::now();
-    key.cert.iter().find_map(|der| {
+    chain.iter().find_map(|der| {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
         let validity = certificate.validity();
         match () {
@@ -94,22 +94,23 @@ pub(crate) fn time_fault(key: &CertifiedKey) -> Option<String> {
     })
 }
 
-/// Returns whether a certificate is valid for a name, or for a `*.` pattern.
-pub(crate) fn is_for(key: &CertifiedKey, name: &str) -> bool {
+/// Returns whether a certificate is for a name, or for those that `*.` stands for.
+pub(crate) fn is_for(chain: &[CertificateDer<'_>], name: &str) -> bool {
     let name = name.replace('*', "any-label");
-    let (Some(der), Ok(name)) = (key.cert.first(), ServerName::try_from(name.as_str())) else { return false };
+    let (Some(der), Ok(name)) = (chain.first(), ServerName::try_from(name.as_str())) else { return false };
     ParsedCertificate::try_from(der).is_ok_and(|certificate| verify_server_name(&certificate, &name).is_ok())
 }
 
-/// Reads a chain and its key, and sees that they belong together.
-pub(crate) fn read(chain: &Path, key: &Path) -> Result<CertifiedKey, CertificateError> {
-    let bytes = |path: &Path, key: bool| {
-        std::fs::read(path).map_err(|error| CertificateError::Unreadable {
-            path: path.to_owned(),
-            why: error.to_string(),
-            key,
-        })
-    };
+fn bytes(path: &Path, key: bool) -> Result<Vec<u8>, CertificateError> {
+    std::fs::read(path).map_err(|error| CertificateError::Unreadable {
+        path: path.to_owned(),
+        why: error.to_string(),
+        key,
+    })
+}
+
+/// Reads a chain.
+pub(crate) fn read_chain(chain: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
     let pem = bytes(chain, false)?;
     let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&pem)
         .collect::<Result<_, _>>()
@@ -117,6 +118,12 @@ pub(crate) fn read(chain: &Path, key: &Path) -> Result<CertifiedKey, Certificate
     if certificates.is_empty() {
         return Err(CertificateError::NoCertificate(chain.to_owned()));
     }
+    Ok(certificates)
+}
+
+/// Reads a chain and its key, and sees that they belong together.
+pub(crate) fn read(chain: &Path, key: &Path) -> Result<CertifiedKey, CertificateError> {
+    let certificates = read_chain(chain)?;
     let private =
         PrivateKeyDer::from_pem_slice(&bytes(key, true)?).map_err(|_| CertificateError::NoKey(key.to_owned()))?;
     CertifiedKey::from_der(certificates, private, provider())

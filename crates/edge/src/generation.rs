@@ -40,6 +40,7 @@ use crate::{
     route::Routes,
     sessions::{self, Sessions},
     setup::SetupError,
+    signer::{Link, Waiting},
     site::{Redirect, Site},
     stream_target::StreamTarget,
     tls::{self, Tls},
@@ -63,9 +64,9 @@ pub(crate) struct Generation {
     pub(crate) log: AccessLog,
     pub(crate) policies: Policies,
     pub(crate) trusted: TrustedProxies,
-    /// Limits for the requests of each client.
     /// Networks of the load balancers.
     load_balancers: Vec<Network>,
+    /// Limits for the requests of each client.
     pub(crate) rates: HashMap<RateKey, Arc<RateLimit>>,
     pub(crate) captures: Arc<Captures>,
     /// The ring of keys, when it comes from a file.
@@ -140,6 +141,8 @@ pub(crate) struct PersistentState {
     pub(crate) resolver: Arc<dyn Resolve>,
     /// Verifications of passwords.
     pub(crate) hashing: Arc<Hashing>,
+    /// Handshakes over TCP that wait for a signature of another machine.
+    pub(crate) waiting: Arc<Waiting>,
 }
 
 impl PersistentState {
@@ -170,6 +173,7 @@ impl PersistentState {
             client_ring: Arc::default(),
             resolver: Arc::new(SystemResolver::default()),
             hashing: Arc::new(hashing),
+            waiting: Arc::default(),
         })
     }
 
@@ -194,7 +198,8 @@ impl Generation {
         workers: &Workers,
         metrics: &Arc<Metrics>,
     ) -> Result<Self, SetupError> {
-        let tls = Tls::load(&config, &persistent.tls())?;
+        let signer = config.signer.as_ref().map(|signer| Link::start(signer, &metrics.signatures)).transpose()?;
+        let tls = Tls::load(&config, &persistent.tls(), signer.as_ref())?;
         let file = Path::new(&config.keys.file);
         let keys = if config.keys.file.is_empty() { None } else { Some(keys::read(file)?) };
         let same = before.is_some_and(|before| before.config.keys.strikes == config.keys.strikes);
@@ -263,12 +268,12 @@ impl Generation {
             policies,
             rates,
             trusted: TrustedProxies::new(&config.trusted_proxies),
+            load_balancers: Network::all(&config.load_balancer.networks),
             captures: persistent.captures.clone(),
             keys,
             register,
             config,
         })
-            load_balancers: Network::all(&config.load_balancer.networks),
     }
 }
 
@@ -309,14 +314,21 @@ impl Generation {
         self.targets.iter().any(|target| target.route == *route)
     }
 
-    /// Concurrent connections permitted for this address. A trusted proxy has connections of many clients.
+    /// Returns whether a load balancer is at this address.
+    pub(crate) fn is_load_balancer(&self, address: IpAddr) -> bool {
+        self.load_balancers.iter().any(|network| network.has(address))
+    }
+
+    /// Connections at a time of this address. A trusted proxy brings those of many clients.
     pub(crate) fn connections_of(&self, address: IpAddr) -> usize {
         if self.trusted.trusts(address) { usize::MAX } else { self.config.limits.connections_per_address }
     }
 
-    /// Returns whether a load balancer is at this address.
-    pub(crate) fn is_load_balancer(&self, address: IpAddr) -> bool {
-        self.load_balancers.iter().any(|network| network.has(address))
+    /// Says in the metrics that no signer is asked, where that is so.
+    fn note_signer(&self, metrics: &Metrics) {
+        if self.config.signer.is_none() {
+            metrics.signatures.set_none();
+        }
     }
 
     /// Hands the parts that outlive the generation to their owner, from then on in use.
@@ -340,6 +352,7 @@ impl Shared {
     pub(crate) fn new(first: Generation, metrics: Arc<Metrics>, persistent: PersistentState) -> Self {
         metrics.generation.set(first.number.cast_signed());
         first.hand_over(&persistent);
+        first.note_signer(&metrics);
         let generations = watch::Sender::new(first.number);
         Self {
             metrics,
@@ -394,6 +407,7 @@ impl Shared {
     /// From here on, everything new is under `next`.
     pub(crate) fn replace(&self, next: Generation) -> Arc<Generation> {
         next.hand_over(&self.persistent);
+        next.note_signer(&self.metrics);
         let next = Arc::new(next);
         self.metrics.generation.set(next.number.cast_signed());
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = next.clone();

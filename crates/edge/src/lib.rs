@@ -1,6 +1,15 @@
 //! The gateway: HTTP/3, HTTP/2, HTTP/1.1 and private protocols over QUIC, to back ends.
 //!
-//! The modules, in the order in which a request meets them:
+//! The files in the order in which a request meets them: [`config`] says what there is; [`process`] makes it run, reloads and
+//! drains it, and `setup` says what does not work; `worker` is a thread with its runtime; `memory` bounds what clients can make it hold; `listen` accepts connections and gives them their `context`, `certificate` reads certificates, `client_certificate` verifies those of clients, `tls` shows them, which `acme` gets from an authority, [`signer`] has their keys where they are on another machine, `admission` counts,
+//! `offers` remembers who was told of HTTP/3, `fallback` who comes without it, and why;
+//! `policy` says how QUIC sends;
+//! `site` is what a route does around its handler: redirections, header fields, compression, pages for errors;
+//! `gateway` takes the request of a `peer`, which may be a proxy that `forwarded` believes; the request's `path` gets the one form that is compared and sent, through `route`, and `guard` with `rate`s and `password`s, to `upstream` or `files`, which keeps what is asked for often; `fields` is what of a message goes on from one connection to the next, `body` its
+//! content, and `ending` why a request ended; `stream` carries `stream_halves` of other protocols to their `stream_target` over a `tcp_back_end`, `qmux` where
+//! they come over TCP; `masque` tunnels UDP and TCP to targets that clients name, and `sessions` has those of WebTransport; an `activity` says how long a tunnel has been silent;
+//! [`keys`] is what several gateways share, and [`balance`] what stands in front of them; `folder` is where nobody else writes; `capture` shows single connections to operators; `observe` writes the access log and the figures of
+//! [`metrics`]; [`admin`] is how an operator talks to it.
 //!
 //! - [`config`]: the configuration file. `generation`: the state of one configuration at work. `setup`: errors of a start.
 //! - [`process`]: runs, reloads and drains the gateway. [`upgrade`]: replaces its program. `services`: sockets for operators.
@@ -72,6 +81,7 @@ mod route;
 mod services;
 mod sessions;
 mod setup;
+pub mod signer;
 mod site;
 mod stream;
 mod stream_halves;

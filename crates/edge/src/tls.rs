@@ -20,11 +20,12 @@ use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, server::TlsStream};
 use crate::{
     acme::{self, Challenges},
     capture::{CaptureKeyLog, Captures},
-    certificate::{CertificateError, end, provider, read},
+    certificate::{CertificateError, end, provider, read, read_chain},
     client_certificate::{ClientRing, ClientVerification},
     config::Config,
     keys::{self, Strikes},
     setup::SetupError,
+    signer::{Link, RemoteKey},
 };
 
 /// Certificates by server name.
@@ -75,6 +76,30 @@ pub(crate) struct Tls {
     pub(crate) quic: RustlsServer,
     /// Ends of the certificates, in seconds since 1970, by file or `acme`.
     pub(crate) ends: BTreeMap<String, i64>,
+    /// A handshake may wait for a signature of another machine.
+    pub(crate) signs_remotely: bool,
+}
+
+/// Certificate of a file with its key, or with one that a signer has.
+fn identity(
+    chain: &str,
+    key: &str,
+    config: &Config,
+    signer: Option<&Arc<Link>>,
+) -> Result<CertifiedKey, CertificateError> {
+    let (chain, key_file) = (Path::new(chain), Path::new(key));
+    let Some(link) = signer else { return read(chain, key_file) };
+    if key.is_empty() {
+        let certificates = read_chain(chain)?;
+        let remote = RemoteKey::new(&certificates[0], link, None)?;
+        return Ok(CertifiedKey::new(certificates, Arc::new(remote)));
+    }
+    let own = read(chain, key_file)?;
+    if !config.signer.as_ref().is_some_and(|signer| signer.fall_back) {
+        return Ok(own);
+    }
+    let remote = RemoteKey::new(&own.cert[0], link, Some(own.key.clone()))?;
+    Ok(CertifiedKey::new(own.cert, Arc::new(remote)))
 }
 
 /// No session is kept: tickets have it all.
@@ -98,17 +123,17 @@ impl StoresServerSessions for NoSessionStorage {
 
 impl Tls {
     /// Reads all certificates of a configuration.
-    pub(crate) fn load(config: &Config, shared: &Shared<'_>) -> Result<Self, SetupError> {
+    pub(crate) fn load(config: &Config, shared: &Shared<'_>, signer: Option<&Arc<Link>>) -> Result<Self, SetupError> {
         let mut names = Names { challenges: shared.challenges.clone(), ..Names::default() };
         let mut ends = BTreeMap::new();
-        let mut note = |name: &str, key: &CertifiedKey| ends.extend(end(key).map(|end| (name.to_owned(), end)));
+        let mut note = |name: &str, key: &CertifiedKey| ends.extend(end(&key.cert).map(|end| (name.to_owned(), end)));
         if !config.certificate.is_empty() {
-            let key = Arc::new(read(Path::new(&config.certificate), Path::new(&config.key))?);
+            let key = Arc::new(identity(&config.certificate, &config.key, config, signer)?);
             note(&config.certificate, &key);
             names.otherwise = Some(key);
         }
         for certificate in &config.certificates {
-            let key = Arc::new(read(Path::new(&certificate.certificate), Path::new(&certificate.key))?);
+            let key = Arc::new(identity(&certificate.certificate, &certificate.key, config, signer)?);
             note(&certificate.certificate, &key);
             for name in &certificate.name.0 {
                 match name.strip_prefix("*.") {
@@ -180,7 +205,7 @@ impl Tls {
             quic = quic.alpn(alpn.as_bytes());
         }
         let quic = quic.build().map_err(|error| CertificateError::Refused(error.to_string()))?;
-        Ok(Self { tcp: Arc::new(tcp), look, clients, quic, ends })
+        Ok(Self { tcp: Arc::new(tcp), look, clients, quic, ends, signs_remotely: signer.is_some() })
     }
 }
 
@@ -200,7 +225,8 @@ pub(crate) fn changed(config: &Config) -> Vec<Option<SystemTime>> {
     let others = config.certificates.iter().flat_map(|c| [c.certificate.as_str(), c.key.as_str()]);
     let users = config.routes.iter().filter_map(|route| Some(route.basic_auth.as_ref()?.users.as_str()));
     let roots = config.client_certificates.as_ref().map(|clients| clients.roots.as_str());
-    let others = others.chain(users).chain(roots);
+    let signer = config.signer.iter().flat_map(|signer| [&signer.roots, &signer.certificate, &signer.key]);
+    let others = others.chain(users).chain(roots).chain(signer.map(String::as_str));
     let time = |path: &str| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
     let stored = acme::file(&config.acme).map(|file| file.to_string_lossy().into_owned());
     let mut times: Vec<_> = own.into_iter().chain(others).filter(|path| !path.is_empty()).map(time).collect();

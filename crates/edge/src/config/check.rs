@@ -16,7 +16,7 @@ use super::{
         Step::{Key, Number},
         nearest,
     },
-    site, webtransport,
+    signer, site, webtransport,
 };
 
 const CONGESTION: [&str; 8] = ["newreno", "cubic", "bbr1", "bbr2", "bbr3", "bbr", "auto", "reno"];
@@ -43,7 +43,8 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
             );
         }
     }
-    if config.certificate.is_empty() != config.key.is_empty() {
+    let has_signer = config.signer.is_some();
+    if config.certificate.is_empty() != config.key.is_empty() && !(has_signer && config.key.is_empty()) {
         let (missing, given) = if config.key.is_empty() { ("key", "certificate") } else { ("certificate", "key") };
         return Err(Fault::new(&[Key(given)], format!("expected `{missing}` beside it")));
     }
@@ -57,7 +58,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         let at = [Key("certificate-for"), Number(number)];
         let empty = [("name", certificate.name.0.is_empty()), ("certificate", certificate.certificate.is_empty())];
         let missing = empty.iter().find(|(_, empty)| *empty).map(|(name, _)| *name);
-        let missing = missing.or_else(|| certificate.key.is_empty().then_some("key"));
+        let missing = missing.or_else(|| (certificate.key.is_empty() && !has_signer).then_some("key"));
         if let Some(missing) = missing {
             return Err(Fault::new(&at, format!("expected `{missing}`")));
         }
@@ -87,6 +88,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     }
     clients::check(config)?;
     machine::check(config)?;
+    signer::check(config)?;
     let limits = &config.limits;
     if limits.connections == 0 || limits.requests_per_connection == 0 || limits.back_end_requests == 0 {
         return Err(Fault::new(&[Key("limits")], "a limit of 0 serves nobody; expected at least 1"));
@@ -425,6 +427,7 @@ impl Config {
     pub(super) fn resolve(&mut self, directory: &Path) {
         let clients = self.client_certificates.as_mut().map(|clients| &mut clients.roots);
         let certificates = self.certificates.iter_mut().flat_map(|c| [&mut c.certificate, &mut c.key]);
+        let signer = self.signer.iter_mut().flat_map(|s| [&mut s.roots, &mut s.certificate, &mut s.key]);
         let own = [
             &mut self.certificate,
             &mut self.key,
@@ -435,7 +438,7 @@ impl Config {
             &mut self.acme.folder,
             &mut self.acme.roots,
         ];
-        let paths = own.into_iter().chain(certificates).chain(clients);
+        let paths = own.into_iter().chain(certificates).chain(clients).chain(signer);
         let files = self.routes.iter_mut().flat_map(|route| {
             let tokens = route.proxy.as_mut().map(|proxy| &mut proxy.tokens);
             let pages = route.error_pages.values_mut();
@@ -477,10 +480,11 @@ impl Config {
                 Fault { hint, ..Fault::of(&path, error.to_string(), ConfigCause::Certificate(Arc::new(error))) }
             })
         };
-        if !self.certificate.is_empty() {
+        if !self.certificate.is_empty() && !self.key.is_empty() {
             with_path(&[], &self.certificate, &self.key)?;
         }
-        for (number, certificate) in self.certificates.iter().enumerate() {
+        signer::check_files(self)?;
+        for (number, certificate) in self.certificates.iter().enumerate().filter(|(_, c)| !c.key.is_empty()) {
             let at = [Key("certificate-for"), Number(number)];
             with_path(&at, &certificate.certificate, &certificate.key)?;
         }

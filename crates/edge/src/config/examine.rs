@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use rustls::pki_types::CertificateDer;
 use serde_json::Value;
 
 use super::{
@@ -33,7 +34,7 @@ use crate::{
 pub struct Examination {
     /// Try the addresses of the gateway.
     pub addresses: bool,
-    /// Look up the names of back ends, within this time.
+    /// Look up the names of back ends, and ask the signer for its keys, within this time.
     pub names: Option<Duration>,
 }
 
@@ -64,6 +65,7 @@ pub async fn examine(file: &Path, examination: Examination) -> Result<Examined, 
     if let Some(patience) = examination.names {
         let resolver: Arc<dyn Resolve> = Arc::new(SystemResolver::default());
         warnings.extend(names(&read.config, &resolver, patience).await);
+        warnings.extend(super::signer::examine(&read.config, patience).await);
     }
     let warnings = warnings.into_iter().map(|fault| read.locate(fault)).collect();
     let ResolvedConfig { config, .. } = read;
@@ -156,13 +158,13 @@ fn outputs(config: &Config, warnings: &mut Vec<Fault>) -> Result<(), Fault> {
 /// Certificates that clients will refuse.
 pub(crate) fn certificates(config: &Config) -> Vec<Fault> {
     let mut warnings = Vec::new();
-    let read = |chain: &str, key: &str| certificate::read(Path::new(chain), Path::new(key)).ok();
-    let mut judge = |at: &[Step], key: &rustls::sign::CertifiedKey, names: &[&String]| {
-        if let Some(fault) = certificate::time_fault(key) {
+    let read = |chain: &str| certificate::read_chain(Path::new(chain)).ok();
+    let mut judge = |at: &[Step], chain: &[CertificateDer<'_>], names: &[&String]| {
+        if let Some(fault) = certificate::time_fault(chain) {
             warnings.push(Fault::new(at, fault).hint("clients refuse it; renew it, or let [acme] do so"));
         }
         for name in names {
-            if !certificate::is_for(key, name) {
+            if !certificate::is_for(chain, name) {
                 warnings.push(
                     Fault::new(at, format!("the certificate is not for `{name}`, and clients refuse it there"))
                         .hint("a certificate is for the names in its subjectAltName"),
@@ -171,9 +173,9 @@ pub(crate) fn certificates(config: &Config) -> Vec<Fault> {
         }
     };
     for (number, certificate) in config.certificates.iter().enumerate() {
-        let Some(key) = read(&certificate.certificate, &certificate.key) else { continue };
+        let Some(chain) = read(&certificate.certificate) else { continue };
         let at = [Key("certificate-for"), Number(number), Key("certificate")];
-        judge(&at, &key, &certificate.name.0.iter().collect::<Vec<_>>());
+        judge(&at, &chain, &certificate.name.0.iter().collect::<Vec<_>>());
     }
     if config.certificate.is_empty() {
         return warnings;
@@ -192,8 +194,8 @@ pub(crate) fn certificates(config: &Config) -> Vec<Fault> {
         config.routes.iter().flat_map(|route| &route.host.0).filter(|name| !is_elsewhere(name)).collect();
     names.sort();
     names.dedup();
-    if let Some(key) = read(&config.certificate, &config.key) {
-        judge(&[Key("certificate")], &key, &names);
+    if let Some(chain) = read(&config.certificate) {
+        judge(&[Key("certificate")], &chain, &names);
     }
     warnings
 }

@@ -1,10 +1,8 @@
 //! Configuration file: settings, and their checks.
 //!
-//! - `section` declares settings; `human` has their values; `read` parses a text to a [`Config`] and reports errors with their place.
-//! - `check` finds faults that concern several settings; `examine` finds faults that show on a machine only.
-//! - `clients`, `machine`, `proxy`, `webtransport` and `site` have the settings and checks of clients, load balancers, proxy routes,
-//!   session routes and sites.
-//! - `reference` prints the reference page, `schema` the JSON Schema.
+//! `section` declares, `human` has the values, `read` goes from text to [`Config`] and says where it stumbles, `check` finds what
+//! only shows in combination, `clients` has what concerns clients, `machine` what concerns load balancers in front, `signer` private keys on another machine, `examine` what only shows on a machine, `proxy` does both for the proxy of a route, `webtransport` for its sessions, and `site` for what a site does with its answers, `reference`
+//! prints the page of documentation and `schema` what other programs read.
 
 mod check;
 mod clients;
@@ -16,6 +14,7 @@ pub(crate) mod read;
 pub mod reference;
 pub(crate) mod schema;
 pub(crate) mod section;
+mod signer;
 mod site;
 pub(crate) mod webtransport;
 
@@ -34,6 +33,7 @@ pub use self::{
     proxy::Proxy,
     read::{ConfigCause, ConfigError, load, parse},
     schema::schema,
+    signer::Signer,
     site::{Compression, HeaderRules},
     webtransport::WebTransport,
 };
@@ -50,7 +50,7 @@ section! {
         redirect_from: Many = Many::default(),
         /// Certificate chain (PEM) for clients that match no `[[certificate-for]]`. Read again when it changes.
         certificate: String = String::new(),
-        /// Private key of `certificate` (PEM).
+        /// The private key of `certificate` (PEM). Empty: the `[signer]` has it.
         key: String = String::new(),
         /// Number of worker threads. 0: one for each processor.
         workers: u8 = 0,
@@ -63,7 +63,9 @@ section! {
         certificates: Vec<Certificate> = Vec::new(),
         /// Certificates from an authority (ACME).
         acme: Acme = Acme::default(),
-        /// Client certificates (mutual TLS).
+        /// Private keys on another machine.
+        signer: Option<Signer> = None,
+        /// Certificates of clients (mutual TLS).
         client_certificates: Option<ClientCertificates> = None,
         /// HTTP/3.
         http3: Http3 = Http3::default(),
@@ -118,7 +120,7 @@ section! {
         name: Many = Many::default(),
         /// Certificate chain (PEM). Read again when it changes.
         certificate: String = String::new(),
-        /// Private key (PEM).
+        /// Private key (PEM). Empty: the `[signer]` has it.
         key: String = String::new(),
     }
 }

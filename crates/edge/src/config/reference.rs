@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::{
     Acme, Admin, BackEndTls, BasicAuth, Capture, Certificate, ClientCertificates, Compression, Config, Cors, Files,
-    HeaderRules, Health, Http3, Keys, Limits, LoadBalancer, Log, Metrics, Policy, Proxy, RateLimit, Route, Sticky,
-    Stream, Transport, TrustedProxies, Upgrade, WebTransport,
+    HeaderRules, Health, Http3, Keys, Limits, LoadBalancer, Log, Metrics, Policy, Proxy, RateLimit, Route, Signer,
+    Sticky, Stream, Transport, TrustedProxies, Upgrade, WebTransport,
     section::{Section, file_name},
 };
 
@@ -22,6 +22,7 @@ pub fn markdown() -> String {
     section::<Upgrade>(&mut page, "[upgrade]");
     section::<Certificate>(&mut page, "[[certificate-for]]");
     section::<Acme>(&mut page, "[acme]");
+    section::<Signer>(&mut page, "[signer]");
     section::<ClientCertificates>(&mut page, "[client-certificates]");
     section::<Http3>(&mut page, "[http3]");
     section::<Transport>(&mut page, "[transport]");

@@ -24,6 +24,7 @@ pub(crate) fn file_name(field: &str) -> String {
         "certificates" => "certificate-for".to_owned(),
         "policies" => "policy".to_owned(),
         "routes" => "route".to_owned(),
+        "identities" => "identity".to_owned(),
         "machines" => "machine".to_owned(),
         "streams" => "stream".to_owned(),
         other => other.replace('_', "-"),

@@ -15,7 +15,7 @@ use std::{
 };
 
 use socket2::{Domain, Protocol, Socket, Type};
-use tiderace::Endpoint;
+use tiderace::{Endpoint, TlsPool};
 use tokio::{net::TcpListener, sync::watch};
 
 use crate::{
@@ -32,6 +32,7 @@ pub(crate) use self::plain::PlainListener;
 pub(crate) struct Listener {
     local: SocketAddr,
     endpoint: Arc<Endpoint>,
+    pool: TlsPool,
     draining: watch::Sender<Draining>,
     accepting: watch::Sender<Accepting>,
     /// Copies for a process that takes over.
@@ -124,7 +125,8 @@ impl Listener {
         let local = sockets[0].local_addr()?;
         let (draining, drain) = watch::channel(Draining::No);
         let (accepting, state) = watch::channel(if udp.is_some() { Accepting::Paused } else { Accepting::Open });
-        let endpoint = Arc::new(quic::open(local, udp, first, shared, workers)?);
+        let pool = quic::pool(first, workers);
+        let endpoint = Arc::new(quic::open(local, udp, first, shared, workers, pool.clone())?);
         let tcp = Mutex::new(sockets.iter().map(StdListener::try_clone).collect::<io::Result<_>>()?);
         let context = ListenerContext { shared: shared.clone(), local, draining: drain };
         for (number, (socket, worker)) in sockets.into_iter().zip(workers.handles()).enumerate() {
@@ -133,7 +135,7 @@ impl Listener {
             worker.spawn(tcp::accept(TcpListener::from_std(socket)?, context.clone(), state.clone()));
             worker.spawn(quic::accept(endpoint.clone(), number, context.clone(), state.clone()));
         }
-        Ok(Self { local, endpoint, draining, accepting, tcp })
+        Ok(Self { local, endpoint, pool, draining, accepting, tcp })
     }
 
     /// Local address, with the actual port.
@@ -147,6 +149,7 @@ impl Listener {
 
     /// From here on, handshakes are made as `generation` wants.
     pub(crate) fn adopt(&self, generation: &Generation) {
+        quic::prepare(&self.pool, generation);
         self.endpoint.set_server_config(Some(quic::server_config(generation, self.local)));
     }
 

@@ -73,6 +73,7 @@ pub(super) fn open(
     first: &Generation,
     shared: &Arc<Shared>,
     workers: &Workers,
+    pool: TlsPool,
 ) -> io::Result<Endpoint> {
     let count = u8::try_from(workers.count()).ok().and_then(NonZeroU8::new).unwrap_or(NonZeroU8::MIN);
     let options = tiderace::EndpointOptions {
@@ -83,7 +84,7 @@ pub(super) fn open(
         ring: Some(shared.persistent.ring.clone()),
         shards: Shards::new(count),
         runtimes: workers.handles().to_vec(),
-        handshakes: Handshakes::Pool(TlsPool::new(tls_threads(workers.count()))),
+        handshakes: Handshakes::Pool(pool),
         config: None::<EndpointConfig>,
         memory: Some(shared.memory.process().clone()),
         tap: Some(Arc::new(ListenerTap { captures: shared.persistent.captures.clone(), local })),
@@ -92,6 +93,20 @@ pub(super) fn open(
     match taken_over {
         Some(sockets) => Endpoint::take_over(sockets, options),
         None => Endpoint::open(local, options),
+    }
+}
+
+/// Pool of TLS for this generation and those that follow.
+pub(super) fn pool(first: &Generation, workers: &Workers) -> TlsPool {
+    let pool = TlsPool::new(tls_threads(workers.count()));
+    prepare(&pool, first);
+    pool
+}
+
+/// Prepares the pool for handshakes of a generation.
+pub(super) fn prepare(pool: &TlsPool, generation: &Generation) {
+    if generation.tls.signs_remotely {
+        pool.expect_remote_keys();
     }
 }
 

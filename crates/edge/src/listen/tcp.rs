@@ -171,7 +171,7 @@ async fn connection(mut stream: TcpStream, remote: SocketAddr, context: Listener
     let cause = Cause::default();
     let stream = Stalling::new(stream, limits.read_timeout.0, cause.clone());
     let begun = Instant::now();
-    let accepting = generation.tls.accept(Lingering::new(stream, place));
+    let accepting = accept_tls(&generation, &context, Lingering::new(stream, place));
     let stream = match tokio::time::timeout(limits.handshake_timeout.0, accepting).await {
         Ok(Ok(stream)) => stream,
         failed => {
@@ -245,6 +245,19 @@ async fn connection(mut stream: TcpStream, remote: SocketAddr, context: Listener
         metrics.connection_errors.get_or_create(&ResultLabels { protocol, result }).inc();
     }
     metrics.connections.get_or_create(&label).dec();
+}
+
+/// Accepts TLS, on another thread where a signature may take its time.
+async fn accept_tls(
+    generation: &Arc<Generation>,
+    context: &ListenerContext,
+    stream: Lingering<Stalling<TcpStream>, Place>,
+) -> io::Result<Tcp> {
+    if !generation.tls.signs_remotely {
+        return generation.tls.accept(stream).await;
+    }
+    let generation = generation.clone();
+    context.shared.persistent.waiting.run(async move { generation.tls.accept(stream).await }).await
 }
 
 /// An error in one word.

@@ -17,6 +17,7 @@ mod process;
 mod quic;
 mod requests;
 pub(crate) mod service;
+mod signatures;
 mod streams;
 mod tunnels;
 mod upgrade;
@@ -29,6 +30,7 @@ pub(crate) use self::{
     process::ProcessMetrics,
     quic::QuicMetrics,
     requests::{AuthenticationLabels, DirectionLabels, LimitLabel, RequestLabels, RequestMetrics},
+    signatures::SignatureMetrics,
     streams::StreamMetrics,
     tunnels::{DropLabels, KindReasonLabels, TunnelCounters, TunnelKind, TunnelMetrics},
     upgrade::{ProcessLabel, UpgradeMetrics},
@@ -121,6 +123,7 @@ pub struct Metrics {
     pub(crate) upgrade: UpgradeMetrics,
     pub(crate) generation: Gauge,
     pub(crate) log_lines_dropped: Counter,
+    pub(crate) signatures: SignatureMetrics,
 }
 
 impl Default for Metrics {
@@ -163,7 +166,8 @@ impl Default for Metrics {
                 Family::default()
             ),
             back_ends: BackEndMetrics::register(&mut registry),
-            ring_key: figure!(registry, "ring_key", "Number of the newest key of the key ring", Gauge::default()),
+            signatures: SignatureMetrics::register(&mut registry),
+            ring_key: figure!(registry, "ring_key", "The number of the newest key of the ring", Gauge::default()),
             quic: QuicMetrics::register(&mut registry),
             alt_svc_clients: figure!(
                 registry,
@@ -269,6 +273,7 @@ mod tests {
             include_str!("streams.rs"),
             include_str!("tunnels.rs"),
             include_str!("fallbacks.rs"),
+            include_str!("signatures.rs"),
             include_str!("upgrade.rs"),
         ]
         .concat();
