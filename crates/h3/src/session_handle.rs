@@ -123,6 +123,13 @@ impl SessionStreams {
         &self.shared.memory
     }
 
+    /// Value of a setting that this end has sent for sessions ([`SessionSupport::settings`](crate::SessionSupport::settings)); 0 where it
+    /// has not.
+    pub fn own_setting(&self, id: u64) -> u64 {
+        let sent = self.shared.support.iter().flat_map(|support| &support.settings);
+        sent.filter(|(sent, _)| *sent == id).map(|(_, value)| *value).next().unwrap_or(0)
+    }
+
     /// Settings of the peer, when they have come.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use h3_quic::{PeerSettings, SessionSupport};
+use h3_quic::{PeerSettings, SessionStreams, SessionSupport};
 
 use crate::codes;
 
@@ -31,8 +31,17 @@ impl Limits {
 
     /// Limits that the peer has sent.
     pub(crate) fn of_peer(settings: &PeerSettings) -> Self {
-        let [bidi, uni] = codes::WT_INITIAL_MAX_STREAMS.map(|id| settings.get(id));
-        Self { data: settings.get(codes::WT_INITIAL_MAX_DATA), bidi, uni }
+        Self::of(|id| settings.get(id))
+    }
+
+    /// Limits that this end has sent on the connection of a session, which are those that the peer may rely on.
+    pub(crate) fn advertised(streams: &SessionStreams) -> Self {
+        Self::of(|id| streams.own_setting(id))
+    }
+
+    fn of(value: impl Fn(u64) -> u64) -> Self {
+        let [bidi, uni] = codes::WT_INITIAL_MAX_STREAMS.map(&value);
+        Self { data: value(codes::WT_INITIAL_MAX_DATA), bidi, uni }
     }
 }
 
@@ -76,7 +85,8 @@ impl fmt::Debug for Origins {
 /// Settings of an end.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Flow control of each session.
+    /// Flow control of each session, as [`support`](Self::support) advertises it. A session has the limits that were advertised on its
+    /// connection.
     pub limits: Limits,
     /// Sessions that a client may have at a time on a connection; more are reset (H3_REQUEST_REJECTED). One at a time where the client
     /// does not declare flow control. Keep it below `max_requests` of HTTP/3, among which sessions count.

@@ -142,7 +142,8 @@ fn refusal(status: StatusCode) -> Response<SessionBody> {
 }
 
 /// Takes a request that HTTP/3 hands to a service, on a connection whose options have [`Config::support`]. For servers that serve other
-/// requests beside sessions; others use [`serve`]. The content may be wrapped: an [`h3_quic::Error`] in it is recognised.
+/// requests beside sessions; others use [`serve`]. Of `config`, limits of flow control do not count: they are those that were advertised on
+/// the connection. The content may be wrapped: an [`h3_quic::Error`] in it is recognised.
 pub async fn receive<B>(mut request: Request<B>, config: &Config) -> Received<B> {
     let token = request.extensions().get::<Protocol>().map(|protocol| protocol.as_str().to_owned());
     let Some(draft) = token.as_deref().and_then(Draft::of_token) else { return Received::Other(request) };
@@ -166,7 +167,7 @@ pub async fn receive<B>(mut request: Request<B>, config: &Config) -> Received<B>
     if head.uri.scheme() != Some(&Scheme::HTTPS) {
         return give_up(Code::MESSAGE_ERROR, Refusal::Requirements);
     }
-    let flow = Flow::new(config.limits, Limits::of_peer(&settings));
+    let flow = Flow::new(Limits::advertised(&streams), Limits::of_peer(&settings));
     // draft-ietf-webtrans-http3 §5.1 MUST: one session without flow control
     let max = if flow.is_enabled() { config.max_sessions } else { config.max_sessions.min(1) };
     // The close of an earlier session may still be on its way here, on a stream of its own.

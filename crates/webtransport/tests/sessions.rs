@@ -301,3 +301,42 @@ async fn finished_streams_are_delivered_or_end_with_their_session() {
         }
     }
 }
+
+/// Settings that the server has for itself, as after a reload, are not those that its client was told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_has_the_limits_that_its_connection_advertised() {
+    for bidi in [4, 90] {
+        let ends = ends(true, None).await;
+        let advertised = Config { limits: Limits { bidi, ..Limits::default() }, ..open() };
+        let options = h3::server::Options {
+            sessions: Some(advertised.support(&ends.accepted)),
+            ..h3::server::Options::default()
+        };
+        let (sessions, mut begun) = tokio::sync::mpsc::unbounded_channel();
+        let service = move |request: http::Request<h3::RequestBody>| {
+            let sessions = sessions.clone();
+            async move {
+                let server::Received::Session(request) = server::receive(request, &open()).await else {
+                    panic!("no session")
+                };
+                let (session, response) = request.accept(None);
+                sessions.send(session).unwrap();
+                response
+            }
+        };
+        tokio::spawn(h3::server::serve(ends.accepted.clone(), options, std::future::pending(), service));
+        let mut client = Client::begin(ends.quic.clone(), Config::default()).await.unwrap();
+        let ours = within(client.connect(request(), &[])).await.unwrap();
+        let theirs = within(begun.recv()).await.unwrap();
+        // All that may be open at a time, several times: credit comes back when they have ended.
+        for _ in 0..3 {
+            let mut kept = Vec::new();
+            for _ in 0..bidi {
+                let (mut send, recv) = within(ours.open_bi()).await.unwrap();
+                send.write_all(b"x").await.unwrap();
+                kept.push((send, recv, within(theirs.accept_bi()).await.unwrap()));
+            }
+        }
+        assert!(theirs.end().is_none() && ours.end().is_none());
+    }
+}
