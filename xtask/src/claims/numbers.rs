@@ -11,7 +11,7 @@ use lab::{
 use super::{Cell, Runs};
 
 /// The scenarios behind the documents, in their order.
-pub(crate) const SCENARIOS: [&str; 10] = [
+pub(crate) const SCENARIOS: [&str; 13] = [
     "claims-rtt",
     "claims-ack",
     "claims-packet-rate",
@@ -21,6 +21,9 @@ pub(crate) const SCENARIOS: [&str; 10] = [
     "claims-loss",
     "claims-fec",
     "claims-fec-bulk",
+    "claims-features",
+    "claims-keys",
+    "claims-nat",
     "video",
 ];
 
@@ -128,6 +131,9 @@ pub(super) fn of(scenario: &str) -> Vec<Number> {
         "claims-loss" => loss(),
         "claims-fec" => fec(),
         "claims-fec-bulk" => fec_bulk(),
+        "claims-features" => features(),
+        "claims-keys" => keys(),
+        "claims-nat" => nat(),
         "video" => video(),
         _ => Vec::new(),
     }
@@ -174,6 +180,7 @@ fn rtt() -> Vec<Number> {
         let point = [("path.rtt", rtt), ("path.down.loss", "none")];
         numbers.extend(["bbr2", "bbr3"].map(|name| value(Figure::Jitter, name, &point)));
         numbers.push(beside(Figure::Jitter, "bbr3", "bbr2", &point));
+        numbers.extend(["cubic", "bbr1", "bbr2", "bbr3"].map(|name| value(Figure::Bufferbloat, name, &point)));
         numbers.extend(["cubic", "bbr1", "bbr2", "bbr3"].map(|name| value(Figure::QueueDelayP99, name, &point)));
     }
     numbers
@@ -262,6 +269,34 @@ fn loss() -> Vec<Number> {
         numbers.extend(["cubic", "bbr1", "bbr2", "bbr3"].map(|name| value(Figure::Goodput, name, &point)));
     }
     numbers
+}
+
+fn features() -> Vec<Number> {
+    let mut numbers = vec![value(Figure::Goodput, "usual", &[])];
+    for name in ["no greasing", "key updates", "1350 bytes", "1200 bytes"] {
+        numbers.extend(
+            [Figure::Goodput, Figure::RttP95, Figure::Overhead].map(|figure| beside(figure, name, "usual", &[])),
+        );
+    }
+    numbers
+}
+
+fn keys() -> Vec<Number> {
+    let figures = [Figure::DelayP50, Figure::DelayP99, Figure::ResidualLoss];
+    figures
+        .into_iter()
+        .flat_map(|figure| {
+            ["no key update", "every 1000 packets", "every 100 packets"].map(|name| value(figure, name, &[]))
+        })
+        .collect()
+}
+
+fn nat() -> Vec<Number> {
+    let figures = [Figure::RequestP50, Figure::RequestP95, Figure::FeedSeen];
+    figures
+        .into_iter()
+        .flat_map(|figure| ["no keep-alive", "keep-alive 10 s"].map(|name| value(figure, name, &[])))
+        .collect()
 }
 
 fn video() -> Vec<Number> {
