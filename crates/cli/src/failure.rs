@@ -39,6 +39,11 @@ impl Failure {
         self
     }
 
+    /// Message, without the hint.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Prints it on the standard error and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
         eprintln!("error: {}", printable_lines(&self.message));

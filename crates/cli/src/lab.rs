@@ -7,6 +7,7 @@ mod list;
 mod live;
 mod metadata;
 mod new;
+mod play;
 mod real_time;
 mod sample;
 #[cfg(target_os = "linux")]
@@ -74,6 +75,7 @@ enum Command {
     /// List the built-in scenarios by subject.
     List,
     New(Box<new::NewArgs>),
+    Play(play::PlayArgs),
     /// Print the JSON Schema of scenario files.
     Schema,
     Series(tools::SeriesArgs),
@@ -242,6 +244,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Suite(args) => suite::suite(&args),
         Command::List => list::list(),
         Command::New(args) => new::new(&args),
+        Command::Play(args) => play::play(&args),
         Command::Schema => tools::print_schema(),
         Command::Series(args) => tools::draw_series(&args),
         Command::Fit(args) => tools::fit_trace(&args),

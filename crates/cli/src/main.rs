@@ -4,6 +4,8 @@ mod about;
 mod address;
 #[cfg(target_os = "linux")]
 mod balance;
+#[cfg(all(test, target_os = "linux"))]
+mod documents;
 #[cfg(target_os = "linux")]
 mod edge;
 mod failure;

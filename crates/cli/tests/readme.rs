@@ -1,5 +1,5 @@
 //! Truth of README.md and docs/README.md: links lead somewhere, every document is in the index, the configuration of
-//! the gateway is taken.
+//! the gateway is taken, and the table of the laboratory is what it prints.
 
 mod scratch;
 
@@ -62,4 +62,51 @@ fn the_configuration_of_the_gateway_is_taken() {
     let mut check = Command::new(env!("CARGO_BIN_EXE_tiderace"));
     let output = check.args(["edge", "check", "--config", "edge.toml"]).current_dir(&scratch.0).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Figures of the table in README.md.
+const SHOWN: [&str; 5] = ["goodput", "rtt_p95", "loss", "fairness", "overhead"];
+
+/// Goodput and the other figures of the first seed, a line for each contender.
+fn of_the_first_seed(scratch: &Scratch) -> String {
+    let output = scratch.lab(&["run", "mobile", "--seeds", "1", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    let mut out = String::new();
+    for contender in report["contenders"].as_array().unwrap() {
+        out += contender["name"].as_str().unwrap();
+        for figure in SHOWN {
+            let cell = contender["figures"].as_array().unwrap().iter().find(|cell| cell["figure"] == figure);
+            let value = cell.unwrap_or_else(|| panic!("no {figure}: {contender}"))["median"].as_f64().unwrap();
+            out += &format!(" {figure} {value:.4e}");
+        }
+        out += "\n";
+    }
+    out
+}
+
+/// All seeds take too long for a test. So the figures of the first one stand in a file, beside the table as it was when they were taken:
+/// when they change, the table has to be made again.
+#[test]
+fn the_table_of_the_laboratory_is_not_stale() {
+    let scratch = Scratch::new("readme-table");
+    let of_seed = of_the_first_seed(&scratch);
+    let readme = read("README.md");
+    let begin = readme.find("```text\nmobile: ").expect("README.md shows `lab run mobile`") + "```text\n".len();
+    let length = readme[begin..].find("```").unwrap();
+    let name = "crates/cli/tests/snapshots/readme-mobile.txt";
+    if std::env::var_os("WRITE_DOCUMENTS").is_some() {
+        let output = scratch.lab(&["run", "mobile"]);
+        assert!(output.status.success());
+        let table = String::from_utf8(output.stdout).unwrap();
+        fs::write(root().join("README.md"), format!("{}{table}{}", &readme[..begin], &readme[begin + length..]))
+            .unwrap();
+        fs::write(root().join(name), format!("{of_seed}\n{table}")).unwrap();
+        return;
+    }
+    let kept = read(name);
+    let (figures, table) = kept.split_once("\n\n").unwrap();
+    let hint = "hint: WRITE_DOCUMENTS=1 cargo test -p tiderace-cli --test readme makes the table of README.md again";
+    assert_eq!(of_seed.trim_end(), figures, "`lab run mobile` prints other figures\n{hint}");
+    assert_eq!(table, &readme[begin..begin + length], "README.md shows another table than was made\n{hint}");
 }

@@ -58,4 +58,5 @@ pub mod tiderace;
 mod tls;
 pub mod versus;
 pub mod view;
+pub mod watch;
 pub mod workload;

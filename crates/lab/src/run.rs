@@ -20,6 +20,7 @@ use crate::{
     record::{ConnectionRecord, RECORD_SCHEMA, RealTime, Record, RunOutcome, TraceSummary},
     scenario::{Direction, Scenario},
     spread::distributions,
+    watch::{Watch, advance},
 };
 
 /// Settings of an experiment's execution.
@@ -66,7 +67,16 @@ pub fn run_all(
 /// Runs one contender with one seed. A run that cannot be used gives a record with its failure.
 pub fn run_one(scenario: &Scenario, contender: &dyn Contender, seed: u64, qlog: Option<&Logs>) -> Record {
     let mut record = empty(scenario, contender, seed);
-    if let Err(reason) = fill(scenario, contender, qlog, &mut record) {
+    if let Err(reason) = fill(scenario, contender, (qlog, None), &mut record) {
+        record.outcome = RunOutcome::Failed(reason);
+    }
+    record
+}
+
+/// Runs one contender with one seed, as [`run_one`] does, and shows it while it goes on.
+pub fn run_watched(scenario: &Scenario, contender: &dyn Contender, seed: u64, watch: &mut Watch<'_>) -> Record {
+    let mut record = empty(scenario, contender, seed);
+    if let Err(reason) = fill(scenario, contender, (None, Some(watch)), &mut record) {
         record.outcome = RunOutcome::Failed(reason);
     }
     record
@@ -163,13 +173,13 @@ fn empty(scenario: &Scenario, contender: &dyn Contender, seed: u64) -> Record {
 fn fill(
     scenario: &Scenario,
     contender: &dyn Contender,
-    qlog: Option<&Logs>,
+    (qlog, watch): (Option<&Logs>, Option<&mut Watch<'_>>),
     record: &mut Record,
 ) -> Result<(), String> {
     let seed = Seed::from_number(record.seed);
     let qlog = qlog.map(|logs| QlogDir::create(logs, &record.contender.name, record.seed)).transpose();
     let qlog = qlog.map_err(|error| format!("cannot create the directory for qlog files: {error}"))?;
-    let passed = simulate(scenario, contender, qlog.as_ref(), record.seed)?;
+    let passed = simulate(scenario, contender, (qlog.as_ref(), watch), record.seed)?;
     qlog.as_ref().map_or(Ok(()), QlogDir::finish).map_err(|error| format!("cannot write the packets: {error}"))?;
     let (span, measured) = (scenario.run.duration, passed.measured);
     record.link = passed.link;
@@ -190,9 +200,9 @@ fn fill(
         return Err(reason);
     }
     verify(|connection| contender.factors_of(connection), &measured)?;
-    if contender.kinds() > 1 {
-        let kinds = contender.alone();
-        let alone = kinds.iter().map(|kind| Ok(simulate(scenario, kind.as_ref(), None, record.seed)?.measured));
+    let kinds = contender.alone();
+    if !kinds.is_empty() {
+        let alone = kinds.iter().map(|kind| Ok(simulate(scenario, kind.as_ref(), (None, None), record.seed)?.measured));
         let alone = alone.collect::<Result<Vec<_>, String>>()?;
         record.figures.extend(harm(&measured, &alone, |connection| connection % contender.kinds()));
     }
@@ -220,7 +230,7 @@ struct Passed {
 fn simulate(
     scenario: &Scenario,
     contender: &dyn Contender,
-    qlog: Option<&QlogDir>,
+    (qlog, mut watch): (Option<&QlogDir>, Option<&mut Watch<'_>>),
     seed_number: u64,
 ) -> Result<Passed, String> {
     let seed = Seed::from_number(seed_number);
@@ -245,12 +255,11 @@ fn simulate(
         Direction::Download => Dumbbell::DOWN,
         Direction::Upload => Dumbbell::UP,
     };
-    let fault = |error: sim::SimError| error.to_string();
-    let _warm = simulation.run_until(spec.measure_from).map_err(fault)?;
+    let _warm = advance(&mut simulation, spec.measure_from, link, &nodes.views, watch.as_deref_mut())?;
     let back = if link == Dumbbell::DOWN { Dumbbell::UP } else { Dumbbell::DOWN };
     let (before, reverse) = (*simulation.counters(link), simulation.counters(back).offered.bytes);
     simulation.network_mut().link_mut(link).take_queueing();
-    let outcome = simulation.run_until(spec.end).map_err(fault)?;
+    let outcome = advance(&mut simulation, spec.end, link, &nodes.views, watch)?;
     let mut loaded = window(&before, simulation.counters(link));
     loaded.reverse_bytes = simulation.counters(back).offered.bytes - reverse;
     let trace = simulation.trace();

@@ -12,7 +12,7 @@ use std::{
 use clap::{Parser, ValueEnum};
 use lab::{
     plan::Plan,
-    scenario::{QueueSize, parse},
+    scenario::{QueueSize, Scenario, parse},
 };
 use units::{Bitrate, DataSize, Probability, duration_text};
 
@@ -82,6 +82,35 @@ pub(super) struct NewArgs {
     /// Overwrite an existing file
     #[arg(long)]
     force: bool,
+}
+
+impl NewArgs {
+    /// Datagrams per second that were asked for.
+    pub(super) const fn packet_rate(&self) -> Option<u32> {
+        self.packet_rate
+    }
+}
+
+/// Scenario that options make, and the text of its file.
+pub(super) struct Text {
+    pub(super) text: String,
+    pub(super) scenario: Scenario,
+}
+
+/// Makes a scenario from options alone.
+///
+/// # Errors
+/// When rate or RTT is missing, or the scenario cannot be run.
+pub(super) fn text_of(args: &NewArgs) -> Result<Text, Failure> {
+    let (Some(rate), Some(rtt)) = (args.rate, args.rtt) else {
+        return Err(Failure::new("a scenario needs --rate and --rtt")
+            .hint("for example `tiderace lab new my-path --rate 20M --rtt 50ms --loss 1%`"));
+    };
+    let answers = given(args, rate, rtt);
+    let text = scenario(args, &answers);
+    let parsed = parse(&text, &answers.name)?;
+    Plan::new(parsed.clone())?;
+    Ok(Text { text, scenario: parsed })
 }
 
 /// Kinds of traffic.
