@@ -1,8 +1,9 @@
 //! `cargo xtask site`: the documentation as a site, and the check that links lead somewhere.
 //!
-//! [`links`] reads the documents, `examples` compares their program texts with what is compiled, [`pages`] reads what mdBook has made of them. The sources of the site are those of `docs`; only links to
+//! [`links`] reads the documents, [`commands`] their commands, `examples` compares their program texts with what is compiled, [`pages`] reads what mdBook has made of them. The sources of the site are those of `docs`; only links to
 //! what is no page of it are led to the repository.
 
+pub(crate) mod commands;
 #[cfg(test)]
 mod examples;
 mod links;

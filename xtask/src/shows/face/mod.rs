@@ -2,9 +2,12 @@
 //!
 //! The cases of this folder use the program that `cargo xtask dist` makes.
 
+mod commands;
 mod container;
+mod conveniences;
 mod deb;
 mod dist;
+mod play;
 mod site;
 
 use std::{
@@ -38,7 +41,18 @@ pub(crate) fn cases() -> Vec<Case> {
             deb::measure,
         ),
         case("container", "the image's root directory serves over HTTP/3 and TCP; needs root", container::measure),
+        case(
+            "conveniences",
+            "everyday settings of the gateway beside Caddy: same requests, same answers",
+            conveniences::measure,
+        ),
         case("site", "documentation site: links, and pages in Chromium at 400 and 1,280 px", site::measure),
+        case("commands", "the first use: commands of README and documents in fresh clones", commands::measure),
+        case(
+            "play",
+            "the page of `lab play` in Chromium: sliders, address, scenario, a telephone, no complaints",
+            play::measure,
+        ),
         case("readme", "the table that README.md shows is what `lab run mobile` prints", readme),
     ];
     cases.extend(face_lab::cases());
@@ -139,6 +153,18 @@ fn differences(shown: &str, printed: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[ignore]
+    fn run_case() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned();
+        let context = Context { commands: super::super::Commands::new(&root).unwrap(), root, long: false, from: None };
+        let name = std::env::var("CASE").unwrap();
+        let case = cases().into_iter().find(|case| case.name == name).unwrap();
+        for row in (case.measure)(&context).unwrap() {
+            println!("{row}");
+        }
+    }
 
     #[test]
     fn stale_lines_are_found() {
