@@ -65,7 +65,7 @@ fn the_configuration_of_the_gateway_is_taken() {
 }
 
 /// Figures of the table in README.md.
-const SHOWN: [&str; 5] = ["goodput", "rtt_p95", "loss", "fairness", "overhead"];
+const SHOWN: [&str; 5] = ["goodput", "rtt_p95", "link_loss", "jain", "overhead"];
 
 /// Goodput and the other figures of the first seed, a line for each contender.
 fn of_the_first_seed(scratch: &Scratch) -> String {
