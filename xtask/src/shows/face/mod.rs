@@ -155,18 +155,6 @@ mod tests {
     use super::*;
 
     #[test]
-    #[ignore]
-    fn run_case() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned();
-        let context = Context { commands: super::super::Commands::new(&root).unwrap(), root, long: false, from: None };
-        let name = std::env::var("CASE").unwrap();
-        let case = cases().into_iter().find(|case| case.name == name).unwrap();
-        for row in (case.measure)(&context).unwrap() {
-            println!("{row}");
-        }
-    }
-
-    #[test]
     fn stale_lines_are_found() {
         assert!(differences("a\nb \n", "a\nb\n\n").is_empty());
         assert_eq!(differences("a\nb", "a\nc"), ["shown:   b\nprinted: c"]);
