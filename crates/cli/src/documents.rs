@@ -16,7 +16,7 @@ use super::Cli;
 struct Written {
     document: String,
     text: String,
-    /// It stands in a sentence, and may leave out what it is not about.
+    /// Command in a sentence, which may leave out arguments.
     inline: bool,
 }
 
@@ -82,7 +82,7 @@ fn is_placeholder(value: &str) -> bool {
         })
 }
 
-/// What is wrong with a command.
+/// Fault of a command.
 fn fault(written: &Written) -> Option<String> {
     let words = words(&written.text);
     let error = Cli::try_parse_from(&words).err()?;

@@ -20,7 +20,7 @@ fn free_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// What `/metrics` says, once there is somebody who answers.
+/// Text of `/metrics`, once a server answers.
 fn scrape(address: SocketAddr) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: test\r\n\r\n").ok()?;

@@ -42,7 +42,7 @@ impl LeftOut {
 pub(crate) struct Script {
     /// Path in the repository.
     pub(crate) document: String,
-    /// Those that are run, in their order.
+    /// Commands that are run, in their order.
     pub(crate) run: Vec<String>,
     /// Number of the others.
     pub(crate) left_out: usize,

@@ -31,13 +31,13 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// … and again after this.
 const KEEP_ALIVE_AGAIN: Duration = Duration::from_secs(10);
 
-/// Whether connections are accepted.
+/// Acceptance of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Accepting {
     Open,
     /// New ones go to other load balancers; those that are there end by themselves.
     Draining,
-    /// Those that are left are cut off.
+    /// Remaining connections are cut off.
     Over,
 }
 

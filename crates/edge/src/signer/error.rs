@@ -33,7 +33,7 @@ pub enum SignerError {
         /// Words of the TLS library.
         why: String,
     },
-    /// Something else than a signer, or one of another version.
+    /// Server that is no signer, or one of another version.
     #[error("no signer of this version is at {address}: {why}")]
     Protocol {
         /// Host and port.
@@ -112,7 +112,7 @@ pub enum SignerStartError {
         #[source]
         why: io::Error,
     },
-    /// Something that stays what it was at the start is another one.
+    /// Setting that takes effect at the start only, and differs from the one in use.
     #[error("`{0}` stays what it was at the start")]
     Fixed(&'static str),
 }

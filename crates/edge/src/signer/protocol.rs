@@ -159,7 +159,7 @@ impl Keys {
     }
 }
 
-/// What a server signs in TLS 1.3 begins with this (RFC 8446 §4.4.3), behind 64 spaces.
+/// Context of a server's signature in TLS 1.3 (RFC 8446 §4.4.3), behind 64 spaces.
 const CONTEXT: &[u8] = b"TLS 1.3, server CertificateVerify\0";
 /// Bytes of the random values of both sides, which begin what a server signs in TLS 1.2.
 const RANDOMS: usize = 64;

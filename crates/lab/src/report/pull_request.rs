@@ -108,7 +108,7 @@ fn table(gate: &Gate, noise: Option<&Noise>) -> String {
     out
 }
 
-/// How surely the gate speaks.
+/// Confidence of the gate.
 fn trust(gate: &Gate, noise: Option<&Noise>) -> String {
     let mut out = String::new();
     if let Some(needed) = gate.seeds_needed {

@@ -41,7 +41,7 @@ pub(super) struct Outcome {
     contenders: Vec<Run>,
 }
 
-/// What one contender did.
+/// Figures and series of one contender.
 #[derive(Debug, Serialize)]
 struct Run {
     name: String,
@@ -77,7 +77,7 @@ struct Series {
     queue: Vec<f64>,
     /// Congestion window of the first connection, kB.
     window: Vec<Option<f64>>,
-    /// Its bytes in flight, kB.
+    /// Bytes in flight of the first connection, kB.
     flight: Vec<Option<f64>>,
 }
 

@@ -1,4 +1,4 @@
-//! What the page asks: names and values of a query, read as the options of `tiderace lab new`, within limits.
+//! Requests of the page: names and values of a query, read as the options of `tiderace lab new`, within limits.
 
 use std::time::Duration;
 

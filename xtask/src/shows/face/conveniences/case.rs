@@ -17,10 +17,10 @@ pub(super) enum Caddy {
     Missing(&'static str),
 }
 
-/// Something that a site is set up for, once in the words of each gateway.
+/// Purpose of a site's configuration, once in the words of each gateway.
 #[derive(Debug)]
 pub(super) struct Convenience {
-    /// What a user wants.
+    /// Wish of a user.
     pub(super) name: &'static str,
     /// Settings of `edge.toml` below `listen`, `certificate` and `key`.
     pub(super) ours: &'static str,
@@ -48,7 +48,7 @@ pub(super) struct Expected {
 
 /// TLS and HTTP/3 alike.
 pub(super) const ALL: &[Version] = &[Version::Http1, Version::Http2, Version::Http3];
-/// What `tiderace get` cannot ask for: cookies, certificates.
+/// Request that `tiderace get` cannot make: cookies, certificates.
 pub(super) const TCP: &[Version] = &[Version::Http1, Version::Http2];
 
 impl Step {
