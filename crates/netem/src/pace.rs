@@ -30,7 +30,7 @@ enum Kind {
     /// Spans of time, each with a rate of its own.
     Varying { rates: Vec<(u64, u64)>, outages: Vec<Outage> },
     /// Periods, each with a rate that is drawn.
-    Drawn { rates: RateDraws, outages: Vec<Outage> },
+    Drawn { rates: Box<RateDraws>, outages: Vec<Outage> },
     /// Opportunities, and how much of the current one is left.
     Trace { trace: RateTrace, turn: u64, index: usize, left: u32, outages: Vec<Outage> },
 }
@@ -52,7 +52,7 @@ impl Pace {
         let kind = if let Some(trace) = &config.rate_trace {
             Kind::Trace { trace: trace.clone(), turn: 0, index: 0, left: RateTrace::OPPORTUNITY, outages }
         } else if let Some(varying) = &config.varying_rate {
-            Kind::Drawn { rates: RateDraws::new(varying, seed), outages }
+            Kind::Drawn { rates: Box::new(RateDraws::new(varying, seed)), outages }
         } else {
             let rate = config.rate.map(Bitrate::as_bps)?;
             let changes = config.changes.iter().filter_map(|change| {

@@ -50,7 +50,7 @@ thread_local! {
 /// thread takes its place meanwhile, as long as the pool has less than 512; elsewhere it is a plain call.
 pub fn wait_outside<T>(waiting: impl FnOnce() -> T) -> T {
     let queue = POOL.with_borrow(Clone::clone);
-    let _away = queue.as_ref().map(|queue| Away::begin(queue));
+    let _away = queue.as_ref().map(Away::begin);
     waiting()
 }
 

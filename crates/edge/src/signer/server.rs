@@ -241,7 +241,8 @@ fn text(shared: &Shared) -> String {
         "# HELP tiderace_signer_gateways_open Connections of gateways.\n# TYPE tiderace_signer_gateways_open gauge\n"
     );
     let _ = writeln!(page, "tiderace_signer_gateways_open {}", shared.open.load(Ordering::Relaxed));
-    let families: [(&str, &str, &[(&str, &AtomicU64)]); 2] = [
+    type Series<'a> = &'a [(&'a str, &'a AtomicU64)];
+    let families: [(&str, &str, Series<'_>); 2] = [
         (
             "tiderace_signer_gateways",
             "Connections, by what came of them",

@@ -24,7 +24,7 @@ fn names(regret: &Regret, manifest: &Manifest) -> Vec<String> {
     regret.contenders.iter().map(|name| column_name(name, manifest)).collect()
 }
 
-fn worst<'a>(regret: &'a Regret, contender: usize, loss: Loss) -> impl Iterator<Item = &'a Entry> {
+fn worst(regret: &Regret, contender: usize, loss: Loss) -> impl Iterator<Item = &Entry> {
     regret.worst(contender, loss).into_iter().take(LISTED)
 }
 

@@ -115,8 +115,8 @@ impl AckFrequency {
 
 /// A share of the packets in flight.
 ///
-/// Received packets without an acknowledgement take room in the window. If the window is the limit, k packets per acknowledgement keep (k −
-/// 1) / 2 of them away from the path on average. This costs nothing as long as the rest keeps a queue at the bottleneck. Otherwise, when
+/// Received packets without an acknowledgement take room in the window. If the window is the limit, k packets per acknowledgement keep
+/// half of k − 1 away from the path on average. This costs nothing as long as the rest keeps a queue at the bottleneck. Otherwise, when
 /// random loss keeps the window below the bandwidth-delay product, it costs this share of the goodput. So the number follows the queue,
 /// down to the standard's two.
 fn adaptive(view: &View) -> u64 {
