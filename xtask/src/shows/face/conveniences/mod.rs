@@ -1,7 +1,7 @@
 //! Everyday conveniences of the gateway beside Caddy: the same site in the words of each, the same requests, the same answers.
 //!
-//! [`answers`] and [`access`] list them in the form of [`case`], [`ask`] asks with curl and `tiderace get`, [`back_end`] is behind both gateways,
-//! [`page`] is the document with both configurations.
+//! [`answers`] and [`access`] list them in the form of [`case`], [`mod@ask`] asks with curl and `tiderace get`, [`back_end`] is behind both gateways,
+//! `page` is the document with both configurations.
 
 mod access;
 mod answers;
