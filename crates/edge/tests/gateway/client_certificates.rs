@@ -87,16 +87,30 @@ async fn ask(site: &Site, version: &str, config: &rustls::ClientConfig, path: &s
     let response = if version == "h2" {
         let (mut sender, connection) =
             hyper::client::conn::http2::handshake(hyper_util::rt::TokioExecutor::new(), io).await?;
-        tokio::spawn(connection);
-        sender.send_request(spoofed(get(&format!("https://localhost{path}")))).await?
+        let connection = tokio::spawn(connection);
+        or_ended(sender.send_request(spoofed(get(&format!("https://localhost{path}")))), connection).await?
     } else {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
-        tokio::spawn(connection);
-        sender.send_request(spoofed(get1(path))).await?
+        let connection = tokio::spawn(connection);
+        or_ended(sender.send_request(spoofed(get1(path))), connection).await?
     };
     let status = response.status().as_u16();
     let content = response.into_body().collect().await?.to_bytes();
     Ok(Answered { status, said: serde_json::from_slice(&content).unwrap_or_default(), is_resumed, is_early: false })
+}
+
+/// A response, or the error that the connection has ended without it. hyper's client can leave a request without any word
+/// if the connection fails while the request is queued.
+async fn or_ended<T, C>(
+    response: impl Future<Output = hyper::Result<T>>,
+    connection: tokio::task::JoinHandle<C>,
+) -> Result<T, Error> {
+    tokio::select! {
+        // A response that came before the end counts.
+        biased;
+        response = response => Ok(response?),
+        _ = connection => Err("the connection ended without a response".into()),
+    }
 }
 
 async fn ask_h3(site: &Site, tls: &Arc<RustlsClient>, request: http::Request<Body>) -> Result<Answered, Error> {

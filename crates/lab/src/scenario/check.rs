@@ -111,7 +111,8 @@ impl Scenario {
             return Err(fault("contenders.rivals", "rivals need two connections at least")
                 .hint("set `connections` in [traffic]: those with even numbers are the first rival's"));
         }
-        if self.contenders.beside.is_some() && (!self.traffic.connections.is_multiple_of(2) || !self.contenders.rivals.is_empty())
+        if self.contenders.beside.is_some()
+            && (!self.traffic.connections.is_multiple_of(2) || !self.contenders.rivals.is_empty())
         {
             return Err(fault("contenders.beside", "needs an even number of connections, and no other rivals")
                 .hint("those with even numbers are the contender's, the others of the one beside it"));
