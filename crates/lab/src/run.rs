@@ -200,8 +200,8 @@ fn fill(
         return Err(reason);
     }
     verify(|connection| contender.factors_of(connection), &measured)?;
-    let kinds = contender.alone();
-    if !kinds.is_empty() {
+    if contender.kinds() > 1 {
+        let kinds = contender.alone();
         let alone = kinds.iter().map(|kind| Ok(simulate(scenario, kind.as_ref(), (None, None), record.seed)?.measured));
         let alone = alone.collect::<Result<Vec<_>, String>>()?;
         record.figures.extend(harm(&measured, &alone, |connection| connection % contender.kinds()));
