@@ -19,14 +19,14 @@ use crate::error::{DatagramError, ReadError, WriteError, from_write};
 /// Application whose streams are answered on the task that drives the socket: see
 /// [`Endpoint::serve`](crate::Endpoint::serve).
 ///
-/// It costs less than a task for each stream, for answers that are made without waiting:
+/// A service costs less than a task for each stream, for answers that are made without waiting:
 ///
 /// - A call does not block: all connections of the shard wait for its end.
 /// - It uses no async handle ([`Connection`](crate::Connection), [`Endpoint`](crate::Endpoint), …) of its own endpoint: the endpoint is
 ///   locked during a call.
 /// - A panic ends the endpoint.
 ///
-/// What takes longer leaves the stream unanswered and answers it later: [`Endpoint::with_service`](crate::Endpoint::with_service).
+/// Work that takes longer leaves the stream unanswered and answers it later: [`Endpoint::with_service`](crate::Endpoint::with_service).
 pub trait Service: Send + 'static {
     /// State of a stream between two calls, for messages that come or leave in several parts.
     type Stream: Send + 'static;

@@ -45,7 +45,7 @@ impl Asked {
     /// Reads a query.
     ///
     /// # Errors
-    /// What is wrong with it, for people.
+    /// Fault, in words for the page.
     pub(super) fn read(query: &str) -> Result<Self, String> {
         let (mut options, mut seed) = (vec!["new".to_owned(), "play".to_owned()], 1);
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
