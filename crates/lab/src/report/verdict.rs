@@ -24,7 +24,8 @@ pub(super) fn verdict(board: &Board) -> String {
         Outcome::Leads(leaders) => format!("{}{}", lead(board, first, leaders), price(board, first, leaders[0])),
         Outcome::Even => format!("{} is even: {}{}", label(first), range(first), elsewhere(board, judged)),
         Outcome::Open(..) if board.seeds < RUNS_MIN => {
-            format!("undecided, because {} decide nothing: it takes at least {RUNS_MIN}", seeds(board.seeds))
+            let verb = if board.seeds == 1 { "decides" } else { "decide" };
+            format!("undecided, because {} {verb} nothing: it takes at least {RUNS_MIN}", seeds(board.seeds))
         }
         Outcome::Open(best, rival, needed) => format!(
             "undecided in {}: {} ({}) has the best median, but {} do not tell it from {} ({}){}{}",
@@ -247,6 +248,8 @@ mod tests {
         assert!(even.contains("; a wins with RTT p95 50.1 ms (next: b, 60.1 ms"), "{even}");
         let few = said(&[("a", 10.0, 50.0), ("b", 12.0, 60.0)], 2);
         assert_eq!(few, "undecided, because 2 seeds decide nothing: it takes at least 6");
+        let one = said(&[("a", 10.0, 50.0), ("b", 12.0, 60.0)], 1);
+        assert_eq!(one, "undecided, because 1 seed decides nothing: it takes at least 6");
         assert!(said(&[("a", 10.0, 50.0)], 6).starts_with("nothing is compared"));
         let short = |value| Digits(value).short();
         assert_eq!((short(0.0), short(0.98765), short(12_345.0)), ("0".into(), "0.988".into(), "12345".into()));
