@@ -59,6 +59,11 @@ pub trait Stack: Host {
         Vec::new()
     }
 
+    /// Counters that show at the client what concerns it alone, in whatever direction the data goes: early data.
+    fn evidence_at_client(&self) -> Vec<Evidence> {
+        Vec::new()
+    }
+
     /// Accounts of all bytes received and sent, if the stack keeps them; an error if they do not balance.
     fn books(&self) -> Option<Result<EndBooks, String>> {
         None
@@ -275,6 +280,7 @@ fn measured<S: Stack>(
 ) -> Measured {
     let applications = applications(&client.app, &server.app, start, client.measure_from, direction, workload);
     let books = [client.stack.books(), server.stack.books()];
+    let evidence_at_client = client.stack.evidence_at_client();
     let (sender, receiver) = match direction {
         Direction::Download => (server, client),
         Direction::Upload => (client, server),
@@ -298,7 +304,7 @@ fn measured<S: Stack>(
             .zip(repair(&receiver.stack.counters(), receiver.before.as_ref()))
             .map(|(sender, receiver)| RepairCounters::of_direction(&sender, &receiver))
             .filter(|repair| repair.symbols_sent > 0),
-        evidence: sender.stack.evidence(),
+        evidence: sender.stack.evidence().into_iter().chain(evidence_at_client).collect(),
         evidence_at_receiver: receiver.stack.evidence_at_receiver(),
         books,
         ..applications

@@ -179,9 +179,6 @@ impl StackBuilder for Tiderace {
     }
 }
 
-/// Counts early data at either end.
-const EARLY_BYTES: &str = "bytes of 0-RTT packets";
-
 fn evidence(factor: &str, value: String, counter: &str, count: u64) -> Evidence {
     Evidence { factor: factor.to_owned(), value, counter: counter.to_owned(), count }
 }
@@ -330,7 +327,7 @@ impl End {
             fec_at_work: if connection.fec() == FecPolicy::Auto { stats.fec_reviews } else { stats.fec_repairs_sent },
             repairs_received: stats.fec_repairs_received,
             early_data: connection.early_data(),
-            early_bytes: stats.early_bytes_sent + stats.early_bytes_received,
+            early_bytes: stats.early_bytes_sent,
         }
     }
 }
@@ -443,26 +440,28 @@ impl Stack for End {
                 last.ack_requests_acked,
             ),
             evidence("fec", last.fec.to_string(), fec, last.fec_at_work),
-            evidence("early-data", accepted(last.early_data), EARLY_BYTES, last.early_bytes),
         ]
     }
 
     fn evidence_at_receiver(&self) -> Vec<Evidence> {
         let last = self.current();
-        let mut shown = vec![
-            evidence(
-                "ack",
-                last.ack_frequency.to_string(),
-                "requests for another rhythm received",
-                last.ack_requests_received,
-            ),
-            evidence("early-data", accepted(last.early_data), EARLY_BYTES, last.early_bytes),
-        ];
+        let mut shown = vec![evidence(
+            "ack",
+            last.ack_frequency.to_string(),
+            "requests for another rhythm received",
+            last.ack_requests_received,
+        )];
         // What decides by itself may decide against it.
         if last.fec != FecPolicy::Auto {
             shown.push(evidence("fec", last.fec.to_string(), "repair symbols received", last.repairs_received));
         }
         shown
+    }
+
+    /// Acceptance is told in the handshake. So it shows on a path that loses every 0-RTT packet as well, where the server has counted none.
+    fn evidence_at_client(&self) -> Vec<Evidence> {
+        let last = self.current();
+        vec![evidence("early-data", accepted(last.early_data), "bytes of 0-RTT packets sent", last.early_bytes)]
     }
 
     fn books(&self) -> Option<Result<EndBooks, String>> {

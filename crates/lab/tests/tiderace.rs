@@ -128,6 +128,25 @@ fn clients_that_come_back_save_a_round_trip() {
     assert_eq!(again, run_one(&scenario, both[1].as_ref(), 1, None), "tickets and keys are others, and nothing else");
 }
 
+/// The ticket's use is told in the handshake: a path that loses the request with the first packets takes nothing from that.
+#[test]
+fn early_data_that_is_lost_leaves_the_run_valid() {
+    let flows = "workload = \"flows\"\nresponse-size = \"5 kB\"";
+    let changes = [
+        ("workload = \"bulk\"", flows),
+        ("loss = \"1 %\"", "loss = \"20 %\""),
+        ("connections = 2", "connections = 40"),
+        ("\"50 ms\"", "\"2 s\""),
+        ("warmup = \"1 s\"", "warmup = \"0 s\""),
+    ];
+    let again =
+        taking_part("profiles = [{ name = \"again\", early-data = true }]\nsettings = { congestion = \"cubic\" }");
+    for seed in 1..=4 {
+        let record = run_one(&scenario(&changes), again[0].as_ref(), seed, None);
+        assert_eq!(record.outcome, RunOutcome::Valid, "seed {seed}");
+    }
+}
+
 #[test]
 fn short_flows_take_as_long_as_their_round_trips() {
     let flows = "workload = \"flows\"\nresponse-size = \"5 kB\"";

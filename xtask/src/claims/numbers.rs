@@ -24,6 +24,7 @@ pub(crate) const SCENARIOS: [&str; 13] = [
     "claims-features",
     "claims-keys",
     "claims-nat",
+    "claims-setup",
     "video",
 ];
 
@@ -134,6 +135,7 @@ pub(super) fn of(scenario: &str) -> Vec<Number> {
         "claims-features" => features(),
         "claims-keys" => keys(),
         "claims-nat" => nat(),
+        "claims-setup" => setup(),
         "video" => video(),
         _ => Vec::new(),
     }
@@ -297,6 +299,16 @@ fn nat() -> Vec<Number> {
         .into_iter()
         .flat_map(|figure| ["no keep-alive", "keep-alive 10 s"].map(|name| value(figure, name, &[])))
         .collect()
+}
+
+fn setup() -> Vec<Number> {
+    let mut numbers = Vec::new();
+    for loss in ["none", "1 %", "5 %"] {
+        for figure in [Figure::FlowP50, Figure::FlowP95] {
+            numbers.extend(["new connection", "0-RTT"].map(|name| value(figure, name, &[("path.loss", loss)])));
+        }
+    }
+    numbers
 }
 
 fn video() -> Vec<Number> {
