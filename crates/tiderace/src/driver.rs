@@ -2,8 +2,8 @@
 //!
 //! One pass processes all datagrams of the socket (within a bound), expired deadlines, TLS steps for the pool, events for waiting tasks,
 //! and data to send. Then the task sleeps until the socket, a deadline or a handle wakes it. If tasks were woken, sending waits for their
-//! turn: so an acknowledgement is sent with the answer, and several answers in one batch. Many tasks are woken in portions, so that the
-//! peer need not wait for the last answer.
+//! turn: so an acknowledgement is sent with the answer, and several answers in one batch. Many tasks are woken in portions, and one task that
+//! writes to many streams lets this one send in between ([`turn`](crate::turn)), so that the peer need not wait for the last answer.
 
 use std::{
     future::Future,
@@ -155,6 +155,7 @@ impl Driver {
 
     /// Writes what wants to leave. `true` when there may be more.
     fn transmit(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
+        state.turn.begin(&mut self.wake);
         for _ in 0..WRITES_PER_PASS {
             let transmit = match self.unsent.take() {
                 Some(transmit) => transmit,
@@ -309,7 +310,7 @@ impl Future for Driver {
         while state.collect_events(shared.clock.now(), &mut this.wake) {
             again |= this.transmit(cx, &mut state);
         }
-        if this.wake.is_empty() {
+        if this.wake.is_empty() || state.turn.is_awaited() {
             again |= this.transmit(cx, &mut state);
         } else {
             this.deferred = true;

@@ -71,6 +71,7 @@ mod thread_policy;
 mod tickets;
 mod tickets_rate;
 mod tls_pool;
+mod turn;
 
 pub use connection::{Connecting, Connection};
 pub use endpoint::{Endpoint, EndpointOptions, Handshakes};

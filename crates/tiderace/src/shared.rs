@@ -22,6 +22,7 @@ use crate::{
     service::Serve,
     socket::{Socket, SocketStats},
     stream_map::StreamMap,
+    turn::Turn,
 };
 
 /// Events that the service works on before what it has written leaves: the peer works on the first answers meanwhile.
@@ -52,6 +53,8 @@ pub(crate) struct State {
     /// Waker of the driver, while it sleeps.
     pub(crate) driver: Option<Waker>,
     pub(crate) idle_waiters: Vec<Waker>,
+    /// Streams that tasks have written to since the driver last sent.
+    pub(crate) turn: Turn<(Handle, StreamId)>,
     /// Counters of the socket when the driver last ran.
     pub(crate) socket: SocketStats,
     /// Socket that replaces the driver's, and its address where it is bound to one.
@@ -257,6 +260,7 @@ impl Shared {
                 incoming_waiters: Vec::new(),
                 driver: None,
                 idle_waiters: Vec::new(),
+                turn: Turn::default(),
                 socket: SocketStats::default(),
                 replacement: None,
                 reading: true,

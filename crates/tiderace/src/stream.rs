@@ -98,6 +98,9 @@ impl SendStream {
             return Poll::Ready(Ok(0));
         }
         let mut state = self.connection.shared.lock();
+        if !state.turn.permits(&(self.connection.handle, self.id), cx.waker()) {
+            return Poll::Pending;
+        }
         let sent = &mut self.sent;
         let result = self.connection.act(&mut state, |waiters, connection| {
             // Before the write: one that fails may be the last that is known of the stream.
@@ -111,6 +114,7 @@ impl SendStream {
             }
         })?;
         let Some(result) = result else { return Poll::Pending };
+        state.turn.wrote((self.connection.handle, self.id));
         state.wake_driver();
         Poll::Ready(result.map_err(from_write))
     }
@@ -127,6 +131,9 @@ impl SendStream {
 
     fn poll_write_last(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<Result<(), WriteError>> {
         let mut state = self.connection.shared.lock();
+        if !state.turn.permits(&(self.connection.handle, self.id), cx.waker()) {
+            return Poll::Pending;
+        }
         let before = data.len();
         let result = self.connection.act(&mut state, |waiters, connection| {
             match connection.write_last(self.id, data) {
@@ -140,6 +147,7 @@ impl SendStream {
             }
         })?;
         if data.len() < before || matches!(result, Some(Ok(_))) {
+            state.turn.wrote((self.connection.handle, self.id));
             state.wake_driver();
         }
         drop(state);

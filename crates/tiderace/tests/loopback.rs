@@ -300,21 +300,51 @@ async fn answers_of_many_tasks_leave_in_portions() {
         let ((mut answer, mut question), (ask, answered)) = half_said(&connected, &accepted).await;
         asking.push((ask, answered));
         answering.spawn(async move {
-            assert_eq!(question.read_chunk(100).await.unwrap().unwrap(), "?");
+            assert_eq!(question.read_chunk(100).await.unwrap(), None);
             answer.write_all(b"!").await.unwrap();
             answer.finish().unwrap();
         });
     }
     let before = client.socket_stats().send_calls;
-    // In one go: all questions are in one batch of packets, and wake all tasks.
+    // In one go: all questions end in one batch of packets, and wake all tasks.
     for (ask, _) in &mut asking {
-        ask.write_all(b"?").await.unwrap();
+        ask.finish().unwrap();
     }
     for (_, answered) in &mut asking {
         assert_eq!(answered.read_to_end(100).await.unwrap(), b"!");
     }
     while answering.join_next().await.transpose().unwrap().is_some() {}
     let calls = client.socket_stats().send_calls - before;
-    // The server works on the first answers while the others are made.
+    // The other end works on the first answers while the others are made.
     assert!(calls >= 5, "{TASKS} answers in {calls} system calls");
+}
+
+#[tokio::test]
+async fn answers_of_one_task_leave_in_portions() {
+    const STREAMS: usize = 100;
+    let (_server, accepted, client, connected) = pair(&Profile::default()).await;
+    let (mut asking, mut answering) = (Vec::new(), Vec::new());
+    for _ in 0..STREAMS {
+        let (answering_half, asking_half) = half_said(&connected, &accepted).await;
+        answering.push(answering_half);
+        asking.push(asking_half);
+    }
+    let before = client.socket_stats().send_calls;
+    let answers = tokio::spawn(async move {
+        for (number, (answer, _)) in answering.into_iter().enumerate() {
+            let mut answer = answer;
+            if number % 2 == 0 {
+                answer.write_last(Bytes::from_static(b"!")).await.unwrap();
+            } else {
+                answer.write_all(b"!").await.unwrap();
+                answer.finish().unwrap();
+            }
+        }
+    });
+    for (_, answered) in &mut asking {
+        assert_eq!(answered.read_to_end(100).await.unwrap(), b"!");
+    }
+    answers.await.unwrap();
+    let calls = client.socket_stats().send_calls - before;
+    assert!(calls >= 5, "{STREAMS} answers in {calls} system calls");
 }
