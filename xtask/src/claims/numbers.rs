@@ -303,7 +303,7 @@ fn nat() -> Vec<Number> {
 
 fn setup() -> Vec<Number> {
     let mut numbers = Vec::new();
-    for loss in ["none", "1 %", "5 %"] {
+    for loss in ["0 %", "1 %", "5 %"] {
         for figure in [Figure::FlowP50, Figure::FlowP95] {
             numbers.extend(["new connection", "0-RTT"].map(|name| value(figure, name, &[("path.loss", loss)])));
         }
