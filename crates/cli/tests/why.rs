@@ -156,7 +156,7 @@ fn udp_without_an_answer_is_blocked_where_the_server_announces_it() {
     // Bound, and never read.
     let hole = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = hole.local_addr().unwrap().to_string();
-    let report = why(&site, &["--rounds", "6", "--udp", &address, "--connect-timeout", "1 s"]);
+    let report = why(&site, &["--rounds", "6", "--udp", &address, "--connect-timeout", "4 s"]);
     assert_eq!(report["diagnosis"]["completion"]["causes"][0]["cause"], "udp_blocked", "{report}");
     assert_eq!(report["partial"], true, "{report}");
 }
@@ -185,8 +185,8 @@ fn a_server_that_sends_a_header_and_then_nothing_is_no_blocked_udp_and_no_hang()
 fn a_server_that_does_not_answer_at_all_is_given_up() {
     let deaf = Site::with_route("why-deaf", 0, "", &back_end(|_| ""));
     let (url, resolve) = (deaf.url(), deaf.resolve());
-    let (error, hint) = refused(&["why", &url, "-k", "--resolve", &resolve, "--connect-timeout", "1 s"]);
-    assert!(error.contains("did not come within 2 s") && hint.contains("--connect-timeout"), "{error} {hint}");
+    let (error, hint) = refused(&["why", &url, "-k", "--resolve", &resolve, "--connect-timeout", "4 s"]);
+    assert!(error.contains("did not come within 8 s") && hint.contains("--connect-timeout"), "{error} {hint}");
 }
 
 #[test]
@@ -236,13 +236,13 @@ fn packets_are_in_the_file_with_their_keys() {
 fn a_server_without_http3_is_an_error_that_says_what_was_tried() {
     let site = Site::start("why-none", 10_000, "[http3]\nenabled = false");
     let (url, resolve) = (site.url(), site.resolve());
-    let (error, hint) = refused(&["why", &url, "-k", "--resolve", &resolve, "--connect-timeout", "1 s"]);
+    let (error, hint) = refused(&["why", &url, "-k", "--resolve", &resolve, "--connect-timeout", "4 s"]);
     for part in ["no HTTP/3", "HTTPS record", "alt-svc: none", "tried directly", "UDP port"] {
         assert!(error.contains(part), "{error}");
     }
     assert!(hint.contains("--udp"), "{hint}");
     // What came over HTTP/2 is not thrown away.
-    let output = run(&["why", &url, "-k", "--resolve", &resolve, "--connect-timeout", "1 s", "--json"]);
+    let output = run(&["why", &url, "-k", "--resolve", &resolve, "--connect-timeout", "4 s", "--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &report["partial"]), (Some(2), &true.into()));
     assert!(report["evidence"]["exchanges"].as_array().unwrap().len() >= 2, "{report}");
