@@ -22,9 +22,7 @@ use x509_parser::{
 
 use crate::{
     certificate::provider,
-    config,
     keys::{self, KeysError},
-    setup::SetupError,
     trust::{self, RootsError, Trust},
 };
 
@@ -74,25 +72,25 @@ pub(crate) struct ClientVerification {
 }
 
 impl ClientVerification {
-    /// Reads the roots.
+    /// Reads the roots in a file.
     ///
     /// # Errors
     /// When they cannot be used.
-    pub(crate) fn load(config: &config::ClientCertificates) -> Result<Self, SetupError> {
-        let Trust::Roots(pem) = Trust::read(&config.roots)? else {
-            return Err(RootsError::Empty { file: config.roots.clone() }.into());
+    pub(crate) fn load(roots: &str, required: bool) -> Result<Self, RootsError> {
+        let Trust::Roots(pem) = Trust::read(roots)? else {
+            return Err(RootsError::Empty { file: roots.to_owned() });
         };
-        let malformed = |why| RootsError::Malformed { file: config.roots.clone(), why };
+        let malformed = |why| RootsError::Malformed { file: roots.to_owned(), why };
         let store = Arc::new(trust::store(&pem).map_err(malformed)?);
         let builder = WebPkiClientVerifier::builder_with_provider(store, provider().clone());
-        let builder = if config.required { builder } else { builder.allow_unauthenticated() };
+        let builder = if required { builder } else { builder.allow_unauthenticated() };
         let verifier = builder.build().map_err(|error| malformed(error.to_string()))?;
-        let roots = CertificateDer::pem_slice_iter(&pem).filter_map(|root| Some(root.ok()?.to_vec())).collect();
+        let ders = CertificateDer::pem_slice_iter(&pem).filter_map(|root| Some(root.ok()?.to_vec())).collect();
         let mut context = Context::new(&SHA256);
-        context.update(&[config.required.into()]);
+        context.update(&[required.into()]);
         context.update(&pem);
         let context = context.finish().as_ref().try_into().unwrap_or_default();
-        Ok(Self { verifier, roots, is_required: config.required, context })
+        Ok(Self { verifier, roots: ders, is_required: required, context })
     }
 
     /// Checks the certificates of a connection.
@@ -225,7 +223,7 @@ mod tests {
         let roots = folder.path().join("ca.pem");
         std::fs::write(&roots, pem).unwrap();
         let roots = roots.to_string_lossy().into_owned();
-        ClientVerification::load(&config::ClientCertificates { roots, required }).unwrap()
+        ClientVerification::load(&roots, required).unwrap()
     }
 
     #[test]

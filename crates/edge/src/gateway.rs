@@ -1,22 +1,24 @@
 //! Life of a request: check, route, response, log. The same for all versions of HTTP.
 
-use std::{net::Ipv6Addr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 
 use crate::{
+    answer::{self, plain},
     body::{self, AnyBody, Pace, settle, trailing},
     ending::Ending,
     fields,
-    files::plain,
     generation::{Generation, RouteHandler, Shared, Target},
-    guard, masque,
+    guard,
+    host::is_host,
+    masque,
     observe::Entry,
     path,
     peer::Peer,
-    sessions::Sessions,
+    session_route::SessionRoute,
     upstream::{
         Failure,
         switch::{self, SwitchForm, SwitchRequest},
@@ -42,7 +44,7 @@ fn size(request: &Request<AnyBody>) -> u64 {
 
 /// 503, with when to come again.
 fn busy() -> Response<AnyBody> {
-    guard::later(StatusCode::SERVICE_UNAVAILABLE, Duration::ZERO)
+    answer::later(StatusCode::SERVICE_UNAVAILABLE, Duration::ZERO)
 }
 
 /// Answers a request. Its entry in the books is open from here on, whether the future is ever polled or not.
@@ -198,7 +200,7 @@ fn is_carried(target: &Target, asked: &SwitchRequest) -> bool {
         return proxy.carries(&asked.protocol);
     }
     if let RouteHandler::Sessions(_) = &target.handler {
-        return Sessions::carries(&asked.protocol);
+        return SessionRoute::carries(&asked.protocol);
     }
     target.route.tunnels.0.iter().any(|protocol| protocol.eq_ignore_ascii_case(&asked.protocol))
 }
@@ -222,24 +224,6 @@ fn host(request: &Request<AnyBody>) -> Option<String> {
         (None, None) => return None,
     };
     is_host(host).then(|| host.to_owned())
-}
-
-/// Returns whether this is a name or an address, with or without a port. An IPv6 address is in brackets and has no zone: a zone has a
-/// meaning on one machine only (RFC 6874 §1).
-pub(crate) fn is_host(text: &str) -> bool {
-    let (name, port) = match text.strip_prefix('[') {
-        Some(rest) => match rest.split_once(']') {
-            Some((address, port)) if address.parse::<Ipv6Addr>().is_ok() => {
-                ("", port.strip_prefix(':').or((port.is_empty()).then_some("")))
-            }
-            _ => return false,
-        },
-        None => text.split_once(':').map_or((text, Some("")), |(name, port)| (name, Some(port))),
-    };
-    let sane = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
-    let is_port = |port: &str| port.len() <= 5 && port.bytes().all(|byte| byte.is_ascii_digit());
-    let has_name = text.starts_with('[') || !name.is_empty();
-    has_name && text.len() <= 261 && name.bytes().all(sane) && port.is_some_and(is_port)
 }
 
 /// Waits for the handshake before a request of early data that may not happen twice (RFC 8470 §3). Returns whether the connection

@@ -36,11 +36,11 @@ use crate::{
     policy::{Policies, arms::Arms},
     profile::profile,
     rate::{RateKey, RateLimit},
+    remote_signer::{Link, Waiting},
     resolve::{Resolve, SystemResolver},
     route::Routes,
-    sessions::{self, Sessions},
+    session_route::{self, SessionRoute},
     setup::SetupError,
-    signer::{Link, Waiting},
     site::{Redirect, Site},
     stream_target::StreamTarget,
     tls::{self, Tls},
@@ -93,7 +93,7 @@ pub(crate) enum RouteHandler {
     Files(Files),
     Redirect(Redirect),
     Proxy(Box<Proxy>),
-    Sessions(Box<Sessions>),
+    Sessions(Box<SessionRoute>),
 }
 
 /// State that all generations share.
@@ -198,7 +198,8 @@ impl Generation {
         workers: &Workers,
         metrics: &Arc<Metrics>,
     ) -> Result<Self, SetupError> {
-        let signer = config.signer.as_ref().map(|signer| Link::start(signer, &metrics.signatures)).transpose()?;
+        let signer = config.signer.as_ref();
+        let signer = signer.map(|signer| Link::start(&signer.link()?, &metrics.signatures)).transpose()?;
         let tls = Tls::load(&config, &persistent.tls(), signer.as_ref())?;
         let file = Path::new(&config.keys.file);
         let keys = if config.keys.file.is_empty() { None } else { Some(keys::read(file)?) };
@@ -228,7 +229,7 @@ impl Generation {
                     RouteHandler::Proxy(Box::new(Proxy::new(route, proxy, proxy_clients, listeners, metrics)?))
                 } else if let Some(section) = &route.webtransport {
                     let clients = &persistent.session_clients;
-                    let sessions = Sessions::new(section, &config.limits, &places, clients, metrics);
+                    let sessions = SessionRoute::new(section, &config.limits, &places, clients, metrics);
                     RouteHandler::Sessions(Box::new(sessions))
                 } else if !route.redirect.is_empty() {
                     RouteHandler::Redirect(Redirect::new(route))
@@ -263,12 +264,12 @@ impl Generation {
             routes: Routes::new(targets),
             connect,
             streams,
-            sessions: sessions::support(&config),
+            sessions: session_route::support(&config),
             log,
             policies,
             rates,
             trusted: TrustedProxies::new(&config.trusted_proxies),
-            load_balancers: Network::all(&config.load_balancer.networks),
+            load_balancers: Network::all(&config.load_balancer.networks.0),
             captures: persistent.captures.clone(),
             keys,
             register,

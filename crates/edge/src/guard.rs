@@ -1,27 +1,19 @@
 //! Conditions of a route: rate limits of the client, password, certificate.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use http::{HeaderValue, Request, Response, StatusCode, header};
+use http::{Request, Response, StatusCode, header};
 
 use crate::{
+    answer::{later, plain},
     body::AnyBody,
     ending::Ending,
-    files::plain,
     generation::{Generation, Target},
     metrics::{AuthenticationLabels, LimitLabel, Metrics},
     observe::Entry,
     peer::Peer,
     rate::{RateKey, RateLimit},
 };
-
-/// A response with the time after which the client may come again.
-pub(crate) fn later(status: StatusCode, wait: Duration) -> Response<AnyBody> {
-    let mut response = plain(status);
-    let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
-    response
-}
 
 /// Checks the rate of a client to all routes together, whether there is a route for its request or not. Gives the answer to a request
 /// that is one too many.

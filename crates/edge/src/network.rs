@@ -2,8 +2,6 @@
 
 use std::{net::IpAddr, str::FromStr};
 
-use crate::config::Many;
-
 /// All addresses that begin with the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Network {
@@ -37,8 +35,8 @@ fn left(address: IpAddr) -> u128 {
 
 impl Network {
     /// The networks of a list that was checked when the configuration was read.
-    pub(crate) fn all(texts: &Many) -> Vec<Self> {
-        texts.0.iter().filter_map(|text| text.parse().ok()).collect()
+    pub(crate) fn all(texts: &[String]) -> Vec<Self> {
+        texts.iter().filter_map(|text| text.parse().ok()).collect()
     }
 
     /// Returns whether all addresses of a family are in the network.

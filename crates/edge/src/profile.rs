@@ -3,7 +3,7 @@
 use tiderace::Profile;
 use tiderace::transport::streams::StreamsConfig;
 
-use crate::{config::Config, sessions};
+use crate::{config::Config, session_route};
 
 /// Bytes of datagrams that wait in each direction: they are carried at once, and more of them would be late anyway.
 const DATAGRAM_QUEUE: u64 = 256 * 1024;
@@ -13,7 +13,7 @@ const SEND_BUFFER: u64 = 512 * 1024;
 
 /// Transport profile without a policy.
 pub(crate) fn profile(config: &Config) -> Profile {
-    let sessions = sessions::support(config);
+    let sessions = session_route::support(config);
     // Streams of a session have room beside requests: some browsers fail at the limit in place of waiting.
     let session_streams = sessions.as_ref().map_or(0, |settings| settings.limits.bidi);
     Profile {

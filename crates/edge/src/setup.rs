@@ -6,10 +6,10 @@ use h3_quic::connect_udp::TemplateError;
 
 use crate::{
     access::TokensError,
-    balance::KeyFileError,
     certificate::CertificateError,
+    connection_id_key::KeyFileError,
     keys::{KeysError, RegisterError},
-    password::PasswordsError,
+    password_file::PasswordsError,
     trust::RootsError,
 };
 

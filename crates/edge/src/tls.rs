@@ -24,8 +24,9 @@ use crate::{
     client_certificate::{ClientRing, ClientVerification},
     config::Config,
     keys::{self, Strikes},
+    remote_signer::{Link, RemoteKey},
+    session_route,
     setup::SetupError,
-    signer::{Link, RemoteKey},
 };
 
 /// Certificates by server name.
@@ -155,7 +156,8 @@ impl Tls {
         let builder = ServerConfig::builder_with_provider(provider().clone())
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
             .map_err(refused)?;
-        let clients = config.client_certificates.as_ref().map(ClientVerification::load).transpose()?;
+        let clients = config.client_certificates.as_ref();
+        let clients = clients.map(|section| ClientVerification::load(&section.roots, section.required)).transpose()?;
         let mut look = None;
         let mut tcp = match &clients {
             None => builder.with_no_client_auth().with_cert_resolver(names.clone()),
@@ -183,7 +185,7 @@ impl Tls {
         }
         tcp.ticketer = Arc::new(keys::TcpTickets(ring.clone()));
         tcp.session_storage = Arc::new(NoSessionStorage);
-        let sessions = crate::sessions::support(config).map(|settings| settings.support_with(true));
+        let sessions = session_route::support(config).map(|settings| settings.support_with(true));
         let settings = h3_quic::server::Options { max_fields: config.limits.fields.0, sessions, ..Default::default() };
         let mut quic = RustlsServer::builder()
             .certificates(names)

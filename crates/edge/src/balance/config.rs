@@ -10,16 +10,18 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tiderace::transport::quic_lb::{QuicLb, QuicLbError, QuicLbParameters, ServerId};
 
-use super::key;
-use crate::config::{
-    ConfigCause, ConfigError, Many, Span, address, nonce_len,
-    read::{
-        Fault,
-        Step::{Key, Number},
-        explain, locate, read_text,
+use crate::{
+    config::{
+        ConfigCause, ConfigError, Many, Span, address, nonce_len,
+        read::{
+            Fault,
+            Step::{Key, Number},
+            explain, locate, read_text,
+        },
+        schema::Described,
+        section::section,
     },
-    schema::Described,
-    section::section,
+    connection_id_key,
 };
 
 section! {
@@ -285,7 +287,7 @@ fn codecs(given: &[ConnectionIds], server_id_len: usize, directory: &Path) -> Re
         let at = |key| [Key("connection-ids"), Number(number), Key(key)];
         let key = match ids.key.as_str() {
             "" => None,
-            file => Some(key::read(&directory.join(file)).map_err(|error| {
+            file => Some(connection_id_key::read(&directory.join(file)).map_err(|error| {
                 let hint = error.hint();
                 Fault::of(&at("key"), error.to_string(), ConfigCause::ConnectionIdKey(Arc::new(error))).hint(hint)
             })?),
@@ -347,7 +349,7 @@ mod tests {
 
     fn loaded(text: &str) -> Result<Resolved, ConfigError> {
         let folder = tempfile::tempdir().unwrap();
-        key::make(&folder.path().join("lb.key")).unwrap();
+        connection_id_key::make(&folder.path().join("lb.key")).unwrap();
         let file = folder.path().join("balance.toml");
         std::fs::write(&file, text).unwrap();
         load(&file)

@@ -1,8 +1,7 @@
 //! `tiderace balance`: spreads datagrams and connections over machines that serve one address, and keeps nothing of the clients of
 //! datagrams.
 //!
-//! The files in the order in which a datagram meets them: `config` says what there is, `key` has the keys of
-//! connection IDs; `worker` reads; `table` chooses the machine, which is a function of the packet, its address and the state of the
+//! The files in the order in which a datagram meets them: `config` says what there is; `worker` reads; `table` chooses the machine, which is a function of the packet, its address and the state of the
 //! machines; `forward` puts a header with the client's address in front, or takes it off an answer; `health` knows which machines
 //! answer. Connections are accepted by `tcp`, and carried by `relay`. `counters` and `metrics` say what came of it all.
 
@@ -10,7 +9,6 @@ mod config;
 mod counters;
 mod forward;
 mod health;
-pub(crate) mod key;
 mod metrics;
 pub mod reference;
 mod relay;
@@ -28,6 +26,7 @@ use std::{
 
 use serde_json::{Value, json};
 
+pub use self::config::{Affinity, BalanceConfig, BalanceHealth, BalanceTcp, ConnectionIds, Machine};
 use self::{
     config::Resolved,
     counters::{Counters, get},
@@ -35,11 +34,8 @@ use self::{
     tcp::Connections,
     worker::Sockets,
 };
-pub use self::{
-    config::{Affinity, BalanceConfig, BalanceHealth, BalanceTcp, ConnectionIds, Machine},
-    key::{KeyFileError, make as make_key},
-};
 use crate::config::ConfigError;
+pub use crate::connection_id_key::{KeyFileError, make as make_key};
 
 /// The load balancer cannot start, or cannot take a configuration.
 #[derive(Debug, thiserror::Error)]

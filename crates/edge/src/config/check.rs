@@ -6,11 +6,12 @@ use std::{
     sync::Arc,
 };
 
-use http::Uri;
 use tiderace::transport::{ack_frequency::AckFrequency, fec::FecPolicy};
 
 use super::{
-    Acme, BackEndTls, Balance, Config, Many, Policy, Protocol, Route, Stream, clients, examine, machine, proxy,
+    Acme, BackEndTls, Balance, Config, Many, Policy, Protocol, Route, Stream,
+    address::{address, back_end, back_end_name, host_port},
+    clients, examine, machine, proxy,
     read::{
         ConfigCause, Fault,
         Step::{Key, Number},
@@ -141,7 +142,7 @@ fn check_acme(acme: &Acme) -> Result<(), Fault> {
         return Err(Fault::new(&at("names"), "expected `terms-agreed = true` beside it")
             .hint("the authority serves those who agree to its terms; they are linked in its directory"));
     }
-    if !acme.directory.starts_with("https://") || acme.directory.parse::<Uri>().is_err() {
+    if !acme.directory.starts_with("https://") || acme.directory.parse::<http::Uri>().is_err() {
         return Err(Fault::new(&at("directory"), format!("expected an https URL, found `{}`", acme.directory)));
     }
     if let Some(address) = acme.contact.0.iter().find(|address| !address.contains('@') || address.contains(':')) {
@@ -316,7 +317,7 @@ fn check_balance(number: usize, route: &Route) -> Result<(), Fault> {
         if every.0 < std::time::Duration::from_secs(1) {
             return Err(Fault::new(&at("refresh"), "expected at least 1 s").hint("refresh = \"30 s\""));
         }
-        if !route.to.0.iter().any(|to| crate::upstream::names::name_of(to).is_some()) {
+        if !route.to.0.iter().any(|to| back_end_name(to).is_some()) {
             return Err(Fault::new(&at("refresh"), "`to` has no name that could be looked up"));
         }
     }
@@ -372,33 +373,6 @@ fn check_stream(number: usize, stream: &Stream) -> Result<(), Fault> {
         return Err(Fault::new(&at("datagrams-to"), message));
     }
     Ok(())
-}
-
-/// `host:port` behind a scheme.
-pub(crate) fn host_port<'a>(text: &'a str, scheme: &str) -> Option<&'a str> {
-    let rest = text.strip_prefix(scheme)?;
-    let (host, port) = rest.rsplit_once(':')?;
-    (!host.is_empty() && port.parse::<u16>().is_ok()).then_some(rest)
-}
-
-/// A back end's protocol and authority.
-pub(crate) fn back_end(text: &str) -> Result<(Protocol, http::uri::Authority), String> {
-    let wrong = || format!("expected `http://host:port`, `h2c://host:port` or `https://host:port`, found `{text}`");
-    let uri: Uri = text.parse().map_err(|_| wrong())?;
-    let protocol = match uri.scheme_str() {
-        Some("http") => Protocol::Http1,
-        Some("h2c") => Protocol::Http2,
-        Some("https") => Protocol::Tls,
-        _ => return Err(wrong()),
-    };
-    if uri.path_and_query().is_some_and(|path| path.as_str() != "/") {
-        return Err(format!("a back end has no path, found `{text}`"));
-    }
-    Ok((protocol, uri.authority().cloned().ok_or_else(wrong)?))
-}
-
-pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| format!("expected an address with a port, as in `192.0.2.1:443`, found `{text}`"))
 }
 
 /// Fault of a file with root certificates.

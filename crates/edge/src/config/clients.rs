@@ -13,7 +13,6 @@ use super::{
     },
     section::section,
 };
-use crate::setup::SetupError;
 
 section! {
     /// `[trusted-proxies]`: proxies in front of the gateway, such as those of a content delivery network, that name the client of a
@@ -142,18 +141,15 @@ pub(super) fn check_route(number: usize, route: &Route) -> Result<(), Fault> {
 /// Checks the files that are named for clients.
 pub(super) fn check_files(config: &Config) -> Result<(), Fault> {
     if let Some(clients) = &config.client_certificates {
-        crate::client_certificate::ClientVerification::load(clients).map_err(|error| {
+        crate::client_certificate::ClientVerification::load(&clients.roots, clients.required).map_err(|error| {
             let at = [Key("client-certificates"), Key("roots")];
-            match error {
-                SetupError::Roots(error) => Fault::of(&at, error.to_string(), ConfigCause::Roots(Arc::new(error))),
-                error => Fault::new(&at, error.to_string()),
-            }
+            Fault::of(&at, error.to_string(), ConfigCause::Roots(Arc::new(error)))
         })?;
     }
     for (number, route) in config.routes.iter().enumerate() {
         if let Some(auth) = &route.basic_auth {
             let at = [Key("route"), Number(number), Key("basic-auth"), Key("users")];
-            crate::password::read(Path::new(&auth.users)).map_err(|error| {
+            crate::password_file::read(Path::new(&auth.users)).map_err(|error| {
                 Fault::of(&at, error.to_string(), ConfigCause::Passwords(Arc::new(error)))
                     .hint("htpasswd -B -c users alice makes one; chmod 600, or 640 for the group of the gateway")
             })?;
@@ -218,7 +214,7 @@ fn check_cors(number: usize, route: &Route) -> Result<(), Fault> {
         let name = rest.strip_prefix("*.").unwrap_or(rest);
         let is_scheme =
             !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_lowercase() || b"+-.".contains(&byte));
-        is_scheme && crate::gateway::is_host(name) && !name.bytes().any(|byte| byte.is_ascii_uppercase())
+        is_scheme && crate::host::is_host(name) && !name.bytes().any(|byte| byte.is_ascii_uppercase())
     };
     if let Some(origin) = cors.origins.0.iter().find(|origin| *origin != "*" && !is_origin(origin)) {
         let message = format!("expected an origin as in `https://app.example`, found `{origin}`");

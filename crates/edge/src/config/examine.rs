@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::{
     Config, Many, ResolvedConfig,
-    check::{address, host_port},
+    address::{address, back_end_name, host_port},
     read::{
         ConfigCause, ConfigError, Fault,
         Step::{self, Key, Number},
@@ -24,9 +24,8 @@ use super::{
 };
 use crate::{
     admin, certificate,
-    listen::check_unshared,
+    port::check_unshared,
     resolve::{Resolve, SystemResolver},
-    upstream::names::name_of,
 };
 
 /// Parts of an examination that may be left out.
@@ -205,7 +204,8 @@ async fn names(config: &Config, resolver: &Arc<dyn Resolve>, patience: Duration)
     let mut wanted: Vec<(Vec<Step>, String, u16)> = Vec::new();
     for (number, route) in config.routes.iter().enumerate() {
         let at = [Key("route"), Number(number), Key("to")];
-        wanted.extend(route.to.0.iter().filter_map(|to| name_of(to)).map(|(name, port)| (at.to_vec(), name, port)));
+        wanted
+            .extend(route.to.0.iter().filter_map(|to| back_end_name(to)).map(|(name, port)| (at.to_vec(), name, port)));
     }
     let of_streams = config.streams.iter().enumerate().map(|(number, stream)| {
         (vec![Key("stream"), Number(number)], [("to", &stream.to), ("datagrams-to", &stream.datagrams_to)])

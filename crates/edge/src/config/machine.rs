@@ -15,7 +15,7 @@ use super::{
     read::{ConfigCause, Fault, Step::Key},
     section::section,
 };
-use crate::balance::key::{self, KeyFileError};
+use crate::connection_id_key::{self, KeyFileError};
 
 /// Bytes of server ID and nonce together that one block of the cipher has.
 pub(crate) const ONE_BLOCK: usize = 16;
@@ -58,7 +58,7 @@ impl LoadBalancer {
         if self.server_id.is_empty() {
             return Ok(None);
         }
-        let key = key::read(Path::new(&self.key))?;
+        let key = connection_id_key::read(Path::new(&self.key))?;
         Ok(self.with_key(key).ok())
     }
 

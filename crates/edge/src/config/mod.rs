@@ -1,9 +1,10 @@
 //! Configuration file: settings, and their checks.
 //!
-//! `section` declares, `human` has the values, `read` goes from text to [`Config`] and says where it stumbles, `check` finds what
+//! `section` declares, `human` has the values, `address` those that are addresses, `read` goes from text to [`Config`] and says where it stumbles, `check` finds what
 //! only shows in combination, `clients` has what concerns clients, `machine` what concerns load balancers in front, `signer` private keys on another machine, `examine` what only shows on a machine, `proxy` does both for the proxy of a route, `webtransport` for its sessions, and `site` for what a site does with its answers, `reference`
 //! prints the page of documentation and `schema` what other programs read.
 
+mod address;
 mod check;
 mod clients;
 mod examine;
@@ -37,7 +38,7 @@ pub use self::{
     site::{Compression, HeaderRules},
     webtransport::WebTransport,
 };
-pub(crate) use check::{address, back_end, host_port};
+pub(crate) use address::{address, back_end, back_end_name, host_port};
 pub(crate) use machine::nonce_len;
 
 section! {

@@ -9,8 +9,8 @@ use toml::{
 
 use super::{Config, check};
 use crate::{
-    access::TokensError, balance::KeyFileError, certificate::CertificateError, keys::KeysError,
-    password::PasswordsError, trust::RootsError,
+    access::TokensError, certificate::CertificateError, connection_id_key::KeyFileError, keys::KeysError,
+    password_file::PasswordsError, trust::RootsError,
 };
 
 /// Advice where there is none that is closer.

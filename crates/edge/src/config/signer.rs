@@ -14,7 +14,8 @@ use super::{
 };
 use crate::{
     certificate::{self, CertificateError},
-    signer::{self, KeyId, SignerError},
+    remote_signer::{self, KeyId, LinkConfig, SignerError},
+    setup::SetupError,
 };
 
 /// Least time that a signer may be given.
@@ -55,9 +56,26 @@ impl Signer {
     ///
     /// # Errors
     /// When it is neither a name nor an address.
-    pub(crate) fn name_of(&self, address: &str) -> Result<ServerName<'static>, String> {
+    fn name_of(&self, address: &str) -> Result<ServerName<'static>, String> {
         let name = if self.name.is_empty() { host(address).unwrap_or_default() } else { &self.name };
         ServerName::try_from(name.to_owned()).map_err(|_| format!("expected a name of the signer, found `{name}`"))
+    }
+
+    /// Configuration of the link to the signer.
+    ///
+    /// # Errors
+    /// When a signer has no name.
+    pub(crate) fn link(&self) -> Result<LinkConfig<'_>, SetupError> {
+        let signer = |address| Ok((address, self.name_of(address)?));
+        let signers = self.address.0.iter().map(String::as_str).map(signer).collect::<Result<_, String>>();
+        Ok(LinkConfig {
+            signers: signers.map_err(CertificateError::Refused)?,
+            roots: &self.roots,
+            certificate: self.certificate.as_ref(),
+            key: self.key.as_ref(),
+            time_limit: self.time_limit.0,
+            waiting: self.waiting,
+        })
     }
 }
 
@@ -122,7 +140,7 @@ pub(super) fn check_files(config: &Config) -> Result<(), Fault> {
         .map_err(|error| fault(&[Key("signer")], error))?;
     for (at, chain, _) in config.signed_elsewhere() {
         let chain = certificate::read_chain(Path::new(chain)).map_err(|error| fault(&at, error))?;
-        if !signer::is_usable(&chain[0]) {
+        if !remote_signer::is_usable(&chain[0]) {
             let error = CertificateError::Refused("the certificate has a key of an unknown kind".to_owned());
             return Err(fault(&at, error));
         }
@@ -134,12 +152,13 @@ pub(super) fn check_files(config: &Config) -> Result<(), Fault> {
 pub(super) async fn examine(config: &Config, patience: Duration) -> Vec<Fault> {
     let Some(section) = &config.signer else { return Vec::new() };
     // Files were checked before.
-    let Ok(probed) = signer::probe(section, patience).await else { return Vec::new() };
+    let Ok(link) = section.link() else { return Vec::new() };
+    let Ok(probed) = remote_signer::probe(&link, patience).await else { return Vec::new() };
     let needed: Vec<(Vec<Step>, KeyId)> = config
         .signed_elsewhere()
         .filter_map(|(at, chain, _)| {
             let chain = certificate::read_chain(Path::new(chain)).ok()?;
-            Some((at, signer::key_id(&chain[0])?))
+            Some((at, remote_signer::key_id(&chain[0])?))
         })
         .collect();
     let mut warnings = Vec::new();

@@ -2,7 +2,7 @@
 
 use super::{
     Config, Many, Route, Span,
-    check::host_port,
+    address::host_port,
     read::{
         Fault,
         Step::{Key, Number},

@@ -29,9 +29,10 @@ use self::{
 };
 pub(crate) use self::{path::kind, store::Store};
 use crate::{
+    answer::plain,
     body::{AnyBody, full},
     config::Route,
-    site::{Coding, OwnPage, preferred},
+    content_coding::{Coding, preferred},
 };
 
 /// A directory that is served.
@@ -175,18 +176,6 @@ fn failed(error: &io::Error) -> Response<AnyBody> {
         io::ErrorKind::PermissionDenied => StatusCode::FORBIDDEN,
         _ => StatusCode::NOT_FOUND,
     })
-}
-
-/// Plain answer with the meaning of its status.
-pub(crate) fn plain(status: StatusCode) -> Response<AnyBody> {
-    let text = format!("{}\n", status.canonical_reason().unwrap_or("Error"));
-    let length = HeaderValue::from(text.len());
-    let mut response = Response::new(full(text));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    response.headers_mut().insert(header::CONTENT_LENGTH, length);
-    response.extensions_mut().insert(OwnPage);
-    response
 }
 
 fn redirect(to: &str) -> Response<AnyBody> {

@@ -3,7 +3,7 @@
 use http::{HeaderValue, Response, StatusCode, header};
 
 use super::{clients::NoPlace, rules::Prohibited};
-use crate::{body::AnyBody, ending::Ending, files::plain};
+use crate::{answer::plain, body::AnyBody, ending::Ending};
 
 /// Reason why a request for a tunnel is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]

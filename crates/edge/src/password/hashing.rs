@@ -15,7 +15,7 @@ use quick_cache::sync::Cache;
 use tiderace::ProcessBudget;
 use tokio::sync::Semaphore;
 
-use super::file::StoredHash;
+use crate::password_file::StoredHash;
 
 /// Verifications that wait for a place. More are refused.
 const WAITING_MAX: usize = 64;
@@ -130,10 +130,8 @@ impl Hashing {
 mod tests {
     use std::sync::atomic::AtomicU32;
 
-    use super::{
-        super::file::tests::{bcrypt, file},
-        *,
-    };
+    use super::*;
+    use crate::password_file::tests::{bcrypt, file};
 
     fn hashing() -> (Arc<Hashing>, ProcessBudget) {
         let budget = ProcessBudget::new(1 << 30);

@@ -1,6 +1,5 @@
 //! Basic authentication (RFC 7617): names and passwords from a file, for the requests of a route.
 
-mod file;
 mod hashing;
 
 use std::{
@@ -13,10 +12,16 @@ use std::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
-pub use self::file::{PasswordFault, PasswordsError};
-use self::{file::Passwords, hashing::Busy};
-pub(crate) use self::{file::read, hashing::Hashing};
-use crate::{body::AnyBody, config, ending::Ending, files::plain, guard::later, rate::RateLimit};
+use self::hashing::Busy;
+pub(crate) use self::hashing::Hashing;
+use crate::{
+    answer::{later, plain},
+    body::AnyBody,
+    config,
+    ending::Ending,
+    password_file::{Passwords, PasswordsError, read},
+    rate::RateLimit,
+};
 
 /// Bytes of a password, at most.
 const PASSWORD_MAX: usize = 1_024;
@@ -146,6 +151,7 @@ mod tests {
     use tiderace::ProcessBudget;
 
     use super::*;
+    use crate::password_file::tests::{bcrypt, file};
 
     fn fields(values: &[&str]) -> HeaderMap {
         values.iter().map(|value| (header::AUTHORIZATION, value.parse().unwrap())).collect()
@@ -181,7 +187,7 @@ mod tests {
         let budget = ProcessBudget::new(1 << 30);
         let limit = config::RateLimit { requests_per_second: 0.001, burst: 3 };
         let auth = BasicAuth {
-            passwords: file::tests::file(&format!("alice:{}\n", file::tests::bcrypt("secret")), 0o600).unwrap(),
+            passwords: file(&format!("alice:{}\n", bcrypt("secret")), 0o600).unwrap(),
             challenge: HeaderValue::from_static("Basic realm=\"x\""),
             attempts: Arc::new(RateLimit::new(&limit, &budget)),
             hashing: Arc::new(Hashing::new(&budget).unwrap()),

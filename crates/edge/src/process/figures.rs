@@ -77,6 +77,6 @@ impl Process {
 }
 
 /// Serves the figures until the task ends.
-pub(crate) async fn serve_metrics(listener: TcpListener, process: Arc<Process>) {
+pub(super) async fn serve_metrics(listener: TcpListener, process: Arc<Process>) {
     service::serve(listener, move || process.figures()).await;
 }

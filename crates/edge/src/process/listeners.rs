@@ -12,7 +12,8 @@ use super::ProcessError;
 use crate::{
     config::{Config, address},
     generation::{Generation, Shared},
-    listen::{Listener, PlainListener, check_unshared},
+    listen::{Listener, PlainListener},
+    port::check_unshared,
     upgrade::{Siblings, TakenOver},
     worker::Workers,
 };
@@ -20,7 +21,7 @@ use crate::{
 type ByAddress<T> = HashMap<SocketAddr, T>;
 
 /// Listeners of a process, by their configured addresses.
-pub(crate) struct Listeners {
+pub(super) struct Listeners {
     /// With TLS, over TCP and QUIC.
     secure: Mutex<ByAddress<Listener>>,
     /// Plain HTTP, which is redirected.
@@ -133,17 +134,17 @@ impl Listeners {
     }
 
     /// Listeners with TLS.
-    pub(crate) fn secure(&self) -> MutexGuard<'_, ByAddress<Listener>> {
+    pub(super) fn secure(&self) -> MutexGuard<'_, ByAddress<Listener>> {
         self.secure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Listeners for plain HTTP.
-    pub(crate) fn plain(&self) -> MutexGuard<'_, ByAddress<PlainListener>> {
+    pub(super) fn plain(&self) -> MutexGuard<'_, ByAddress<PlainListener>> {
         self.plain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Listeners that are read for older processes only.
-    pub(crate) fn retained(&self) -> MutexGuard<'_, ByAddress<Listener>> {
+    pub(super) fn retained(&self) -> MutexGuard<'_, ByAddress<Listener>> {
         self.retained.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,7 @@
 //! The gateway as a whole: start, reload, drain.
+//!
+//! `listeners` are the addresses of clients, `services` those of operators, who give orders by the `operations` and read the `figures`. In an
+//! upgrade the older process does the `hand_over`, and the newer one the `take_over`; `state` is what both ask about.
 
 use std::{
     net::SocketAddr,
@@ -13,13 +16,15 @@ use tokio::sync::watch;
 
 mod error;
 mod figures;
+mod hand_over;
 mod listeners;
 mod operations;
+mod services;
+mod state;
+mod take_over;
 
-pub use self::error::ProcessError;
-pub(crate) use self::figures::serve_metrics;
-use self::listeners::Listeners;
-pub use self::operations::https_records;
+pub use self::{error::ProcessError, operations::https_records};
+use self::{hand_over::HandOver, listeners::Listeners, services::Services};
 use crate::{
     acme,
     config::{self, Config},
@@ -28,10 +33,9 @@ use crate::{
     memory,
     metrics::{Metrics, ReasonLabel},
     observe::Logs,
-    services::Services,
     setup::SetupError,
     tls,
-    upgrade::{HandOver, Siblings, TakenOver, UpgradeError, describe},
+    upgrade::{Siblings, TakenOver, UpgradeError, describe},
     worker::Workers,
 };
 
@@ -40,20 +44,20 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// A gateway that runs.
 pub struct Process {
-    pub(crate) file: PathBuf,
+    file: PathBuf,
     /// The program that runs.
-    pub(crate) program: PathBuf,
+    program: PathBuf,
     /// Number of processes that have served, each an upgrade of the one before.
-    pub(crate) number: u64,
-    pub(crate) shared: Arc<Shared>,
+    number: u64,
+    shared: Arc<Shared>,
     listeners: Listeners,
-    pub(crate) services: Services,
-    pub(crate) siblings: Siblings,
-    pub(crate) handed_over: watch::Sender<HandOver>,
-    pub(crate) reloading: tokio::sync::Mutex<()>,
+    services: Services,
+    siblings: Siblings,
+    handed_over: watch::Sender<HandOver>,
+    reloading: tokio::sync::Mutex<()>,
     started: Instant,
     /// The last to go but for `_written`: everything above has tasks on them.
-    pub(crate) workers: Workers,
+    workers: Workers,
     _written: Written,
 }
 
@@ -142,7 +146,7 @@ impl Process {
         self.tell_siblings();
         self.listeners.accept(&self.shared.current());
         self.services.serve(self);
-        self.siblings.follow(self);
+        self.follow_siblings();
     }
 
     /// Passes the addresses of this gateway to its proxies.
@@ -286,15 +290,10 @@ impl Process {
         self.services.all_answered().await;
         self.services.remove();
     }
-
-    /// Addresses that this process serves.
-    pub(crate) fn listeners(&self) -> &Listeners {
-        &self.listeners
-    }
 }
 
 /// Notifies the service manager, if there is one.
-pub(crate) fn notify(news: &[NotifyState<'_>]) {
+fn notify(news: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(news) {
         tracing::warn!("cannot tell the service manager: {error}");
     }

@@ -1,8 +1,7 @@
 //! WebTransport sessions over HTTP/3 (draft-ietf-webtrans-http3) to back ends: each bidirectional stream becomes a connection over TCP or
 //! to a Unix socket, datagrams go over UDP.
 //!
-//! The files, in the order in which a request meets them: `support` is advertised on connections; `refusal` is the response to refused
-//! requests; `session` is the life of a session. Its streams are `halves` for `crate::stream`; `datagrams` forwards its datagrams; `ended`
+//! The files, in the order in which a request meets them: `refusal` is the response to refused requests; `session` is the life of a session. Its streams are `halves` for `crate::stream`; `datagrams` forwards its datagrams; `ended`
 //! holds the end of the response until all of them have ended. `page` is a test page for browsers.
 
 mod datagrams;
@@ -11,7 +10,6 @@ mod halves;
 mod page;
 mod refusal;
 mod session;
-mod support;
 
 use std::sync::Arc;
 
@@ -21,36 +19,25 @@ use tiderace::Charge;
 use tokio::{sync::oneshot, time::Instant};
 use webtransport::server::{self, Received};
 
-pub(crate) use self::support::support;
 use self::{refusal::Refusal, session::SessionTask};
 use crate::{
     admission,
     body::AnyBody,
-    config::{self, webtransport::ANY},
+    config::webtransport::ANY,
     context::ListenerContext,
     ending::Ending,
     generation::Target,
-    masque::{ClientKey, ClientLimits, Clients, TunnelPlace},
-    metrics::{KindReasonLabels, Metrics, TunnelKind},
+    masque::{ClientKey, TunnelPlace},
+    metrics::{KindReasonLabels, TunnelKind},
     observe::{Entry, Traffic},
     peer::Peer,
+    session_route::SessionRoute,
     stream::StreamClient,
-    stream_target::StreamTarget,
     upstream::switch::SwitchRequest,
 };
 
 /// Memory of a session: its task, its socket and its capsules. What its streams read is charged beside it.
 const SESSION: u64 = 8 * 1024;
-
-/// Sessions of a route.
-pub(crate) struct Sessions {
-    config: config::WebTransport,
-    target: Arc<StreamTarget>,
-    limits: ClientLimits,
-    clients: Arc<Clients>,
-    settings: webtransport::Config,
-    metrics: Arc<Metrics>,
-}
 
 /// Resources of a session: its place among those of its client, and its charge.
 struct Admitted {
@@ -58,42 +45,7 @@ struct Admitted {
     charge: Charge,
 }
 
-impl Sessions {
-    /// Configured sessions of a route. `places` are those with all back ends.
-    pub(crate) fn new(
-        config: &config::WebTransport,
-        limits: &config::Limits,
-        places: &Arc<tokio::sync::Semaphore>,
-        clients: &Arc<Clients>,
-        metrics: &Arc<Metrics>,
-    ) -> Self {
-        let stream = config::Stream {
-            to: config.to.clone(),
-            datagrams_to: config.datagrams_to.clone(),
-            proxy_protocol: config.proxy_protocol,
-            connect_timeout: config.connect_timeout,
-            ..config::Stream::default()
-        };
-        Self {
-            target: Arc::new(StreamTarget::new(&stream, places)),
-            limits: ClientLimits {
-                total: limits.sessions,
-                tunnels: config.sessions_per_client,
-                opened_per_second: config.begun_per_second,
-                bytes_per_second: None,
-            },
-            clients: clients.clone(),
-            settings: support::with_limits(limits),
-            metrics: metrics.clone(),
-            config: config.clone(),
-        }
-    }
-
-    /// Returns whether requests of the route may become this.
-    pub(crate) fn carries(protocol: &str) -> bool {
-        server::TOKENS.contains(&protocol)
-    }
-
+impl SessionRoute {
     /// Answers a request. Where it begins a session, the entry ends with that.
     pub(crate) async fn answer(
         &self,

@@ -8,9 +8,9 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 
 use crate::{
+    answer::plain,
     body::{AnyBody, full},
     ending::Ending,
-    files::plain,
     observe::Entry,
 };
 

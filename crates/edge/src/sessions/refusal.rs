@@ -3,7 +3,7 @@
 use http::{HeaderValue, Response, StatusCode, header};
 use webtransport::server;
 
-use crate::{body::AnyBody, ending::Ending, files::plain, masque::NoPlace};
+use crate::{answer::plain, body::AnyBody, ending::Ending, masque::NoPlace};
 
 /// Reason why a request gets no session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

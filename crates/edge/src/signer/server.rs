@@ -27,12 +27,14 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use super::{
     config::{self, Resolved},
     error::SignerStartError,
-    protocol::{ALPN, Answer, KeyId, Keys, MAX_FRAME, Request, is_handshake, next_frame},
-    remote_key::key_id,
 };
 use crate::{
     certificate::{self, CertificateError, provider},
     metrics::service,
+    remote_signer::{
+        key_id,
+        protocol::{ALPN, Answer, KeyId, Keys, MAX_FRAME, Request, is_handshake, next_frame},
+    },
     trust::store,
 };
 

@@ -6,9 +6,9 @@
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 
 use crate::{
+    answer::plain,
     body::{AnyBody, full},
     config,
-    files::plain,
 };
 
 /// Fields of responses that this decides about.

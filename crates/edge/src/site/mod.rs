@@ -14,16 +14,14 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use tiderace::ConnectionBudget;
 
+pub(crate) use self::redirect::{Redirect, to_https};
 use self::{
     compression::{Accepted, Compressor},
     cors::Cors,
     rules::Rules,
 };
-pub(crate) use self::{
-    compression::{Coding, preferred},
-    redirect::{Redirect, to_https},
-};
 use crate::{
+    answer::OwnPage,
     body::{AnyBody, full},
     config::Route,
     setup::SetupError,
@@ -39,10 +37,6 @@ pub(crate) struct Site {
     /// Content and media type of error pages, by status.
     pages: BTreeMap<StatusCode, (Bytes, &'static str)>,
 }
-
-/// A page of the gateway's own, in the extensions of a response: a page of the site may replace it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct OwnPage;
 
 /// Answer of the gateway to a preflight, in the extensions of a response.
 #[derive(Clone, Copy, Debug)]

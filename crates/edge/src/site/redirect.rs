@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
 
-use crate::{body::AnyBody, config::Route, files::plain};
+use crate::{answer::plain, body::AnyBody, config::Route};
 
 /// The handler of a route that redirects.
 pub(crate) struct Redirect {
@@ -41,7 +41,7 @@ fn located(status: StatusCode, to: &str) -> Response<AnyBody> {
 pub(crate) fn to_https(uri: &Uri, fields: &HeaderMap, port: u16) -> Response<AnyBody> {
     let field = fields.get(header::HOST).and_then(|host| host.to_str().ok());
     let authority = uri.authority().map(http::uri::Authority::as_str).or(field);
-    let authority = authority.filter(|host| crate::gateway::is_host(host));
+    let authority = authority.filter(|host| crate::host::is_host(host));
     let Some(authority) = authority else { return plain(StatusCode::BAD_REQUEST) };
     let host = match authority.rsplit_once(':') {
         // Not the last part of an IPv6 address.

@@ -2,6 +2,7 @@
 //! their number.
 
 use std::{
+    fs::File,
     io::{self, IoSlice, IoSliceMut, Read, Write},
     mem::MaybeUninit,
     os::{
@@ -26,20 +27,20 @@ const TOGETHER: usize = 64;
 pub(crate) struct Channel(UnixStream);
 
 impl Channel {
-    pub(super) fn new(stream: UnixStream) -> Self {
+    pub(crate) fn new(stream: UnixStream) -> Self {
         Self(stream)
     }
 
-    pub(super) fn stream(&self) -> &UnixStream {
+    pub(crate) fn stream(&self) -> &UnixStream {
         &self.0
     }
 
-    pub(super) fn into_stream(self) -> UnixStream {
+    pub(crate) fn into_stream(self) -> UnixStream {
         self.0
     }
 
     /// Lets everything that waits for the other process wait until `deadline` at most.
-    pub(super) fn set_deadline(&self, deadline: Instant) -> io::Result<()> {
+    pub(crate) fn set_deadline(&self, deadline: Instant) -> io::Result<()> {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
@@ -48,7 +49,7 @@ impl Channel {
         self.0.set_write_timeout(Some(left))
     }
 
-    pub(super) fn send(&self, message: &impl Serialize) -> io::Result<()> {
+    pub(crate) fn send(&self, message: &impl Serialize) -> io::Result<()> {
         let text = serde_json::to_vec(message)?;
         let len = u32::try_from(text.len()).map_err(io::Error::other)?;
         let mut stream = &self.0;
@@ -56,7 +57,7 @@ impl Channel {
         stream.write_all(&text)
     }
 
-    pub(super) fn receive<T: DeserializeOwned>(&self) -> io::Result<T> {
+    pub(crate) fn receive<T: DeserializeOwned>(&self) -> io::Result<T> {
         let mut stream = &self.0;
         let mut len = [0; 4];
         stream.read_exact(&mut len)?;
@@ -69,7 +70,7 @@ impl Channel {
         serde_json::from_slice(&text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 
-    pub(super) fn send_descriptors(&self, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub(crate) fn send_descriptors(&self, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         for some in descriptors.chunks(TOGETHER) {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(TOGETHER))];
             let mut control = SendAncillaryBuffer::new(&mut space);
@@ -82,7 +83,7 @@ impl Channel {
         Ok(())
     }
 
-    pub(super) fn receive_descriptors(&self, count: usize) -> io::Result<Vec<OwnedFd>> {
+    pub(crate) fn receive_descriptors(&self, count: usize) -> io::Result<Vec<OwnedFd>> {
         let mut descriptors = Vec::new();
         while descriptors.len() < count {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(TOGETHER))];
@@ -110,14 +111,33 @@ impl Channel {
 }
 
 /// Returns whether an error is a timeout of the other process.
-pub(super) fn is_late(error: &io::Error) -> bool {
+pub(crate) fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 /// Returns whether an error shows that the other process has ended.
-pub(super) fn is_gone(error: &io::Error) -> bool {
+pub(crate) fn is_gone(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), UnexpectedEof | BrokenPipe | ConnectionReset)
+}
+
+/// Returns the stream on the standard input, which is closed then: what the older process has left there for this one.
+///
+/// # Errors
+/// When there is no such socket.
+pub fn inherited_stream() -> io::Result<UnixStream> {
+    let copy = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let stream = UnixStream::from(copy);
+    // Whatever else is there has no peer of this kind.
+    stream.peer_addr().map_err(|error| {
+        io::Error::new(
+            error.kind(),
+            "there is no process on the standard input to take over from\nhint: `tiderace edge upgrade`",
+        )
+    })?;
+    stream.set_nonblocking(false)?;
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    Ok(stream)
 }
 
 #[cfg(test)]

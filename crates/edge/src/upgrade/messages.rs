@@ -12,19 +12,19 @@ pub const PROTOCOL: u32 = 2;
 
 /// First message of the newer process. Its form is the same in all versions.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Hello {
+pub(crate) struct Hello {
     /// Oldest version of the protocol that it speaks.
-    pub(super) from: u32,
+    pub(crate) from: u32,
     /// Newest version.
-    pub(super) to: u32,
+    pub(crate) to: u32,
     /// Version of the program.
-    pub(super) program: String,
+    pub(crate) program: String,
 }
 
 /// Answer of the older process.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     /// No version in common.
     Refused(String),
     /// State and sockets, whose descriptors follow.
@@ -33,48 +33,48 @@ pub(super) enum Answer {
 
 /// State of the older process.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Offer {
+pub(crate) struct Offer {
     /// Version of the protocol from here on.
-    pub(super) protocol: u32,
+    pub(crate) protocol: u32,
     /// Number of the newer process: one more than that of the older one.
-    pub(super) process: u64,
+    pub(crate) process: u64,
     /// Generation in the connection IDs of the newer process.
-    pub(super) generation: u8,
+    pub(crate) generation: u8,
     /// Key of the checks in connection IDs.
-    pub(super) id_key: [u8; 16],
+    pub(crate) id_key: [u8; 16],
     /// Form of connection IDs for load balancers.
-    pub(super) routable: Option<String>,
+    pub(crate) routable: Option<String>,
     /// Ring of keys, as in a file.
-    pub(super) ring: String,
+    pub(crate) ring: String,
     /// Number of the next configuration.
-    pub(super) configuration: u64,
-    pub(super) workers: u8,
+    pub(crate) configuration: u64,
+    pub(crate) workers: u8,
     /// Sockets of each address: TCP, then UDP, one for each worker.
-    pub(super) addresses: Vec<SocketAddr>,
+    pub(crate) addresses: Vec<SocketAddr>,
     /// Addresses of plain HTTP.
-    pub(super) plain: Vec<SocketAddr>,
+    pub(crate) plain: Vec<SocketAddr>,
     /// Path of the admin socket.
-    pub(super) admin: Option<String>,
+    pub(crate) admin: Option<String>,
     /// Address of the metrics.
-    pub(super) metrics: Option<String>,
+    pub(crate) metrics: Option<String>,
     /// Processes that end their connections, the older one of this hand-over last.
-    pub(super) siblings: Vec<SiblingOffer>,
+    pub(crate) siblings: Vec<SiblingOffer>,
 }
 
 /// Another process: a stream to it, unless it is the older one itself, and the ways to its shards.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct SiblingOffer {
-    pub(super) process: u64,
-    pub(super) generation: u8,
-    pub(super) pid: u32,
+pub(crate) struct SiblingOffer {
+    pub(crate) process: u64,
+    pub(crate) generation: u8,
+    pub(crate) pid: u32,
     /// Addresses with the number of their shards.
-    pub(super) addresses: Vec<(SocketAddr, usize)>,
+    pub(crate) addresses: Vec<(SocketAddr, usize)>,
 }
 
 /// Second message of the newer process.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Built {
+pub(crate) enum Built {
     /// All of it works.
     Ready(Taken),
     /// Reason why it does not.
@@ -83,32 +83,32 @@ pub(super) enum Built {
 
 /// Accepted parts of an offer; the older process keeps the others, and drains them.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Taken {
-    pub(super) addresses: Vec<SocketAddr>,
-    pub(super) plain: Vec<SocketAddr>,
-    pub(super) admin: bool,
+pub(crate) struct Taken {
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) plain: Vec<SocketAddr>,
+    pub(crate) admin: bool,
 }
 
 /// The older process has stopped reading and accepting.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Commit {
+pub(crate) struct Commit {
     /// Connection IDs of handshakes in progress in older processes.
-    pub(super) handshakes: Vec<HandshakeOffer>,
+    pub(crate) handshakes: Vec<HandshakeOffer>,
 }
 
 /// Connection ID of a handshake, and where it is in progress.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct HandshakeOffer {
-    pub(super) address: SocketAddr,
-    pub(super) generation: u8,
-    pub(super) shard: u8,
-    pub(super) len: u8,
-    pub(super) id: [u8; 20],
+pub(crate) struct HandshakeOffer {
+    pub(crate) address: SocketAddr,
+    pub(crate) generation: u8,
+    pub(crate) shard: u8,
+    pub(crate) len: u8,
+    pub(crate) id: [u8; 20],
 }
 
 /// The newer process serves.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Serving {}
+pub(crate) struct Serving {}
 
 /// Form of connection IDs for load balancers: processes that differ in it cannot find each other's connections.
 pub(crate) fn describe(routable: Option<&RoutableConfig>) -> Option<String> {

@@ -1,24 +1,23 @@
 //! Upgrade: replacement of the running program by another one, without losing a connection.
 //!
-//! In the order of an upgrade: `older` starts the new program and offers it the sockets over a `channel`, in the `messages` of the
-//! hand-over protocol. `newer` builds the whole gateway on them and reports success. The older process stops reading and accepting, and the
-//! newer one begins. From then on the newest process reads all sockets, and forwards to the `siblings` the packets of their connections.
-//! The older processes answer through the same sockets until their last connection has ended.
+//! In the order of an upgrade: the older process starts the new program and offers it the sockets over a `channel`, in the `messages` of
+//! the hand-over protocol. The newer one builds the whole gateway on what it has `taken_over` and reports success. The older process stops
+//! reading and accepting, and the newer one begins. From then on the newest process reads all sockets, and forwards to the `siblings` the
+//! packets of their connections. The older processes answer through the same sockets until their last connection has ended.
+//! What each side does with its gateway is in `process::hand_over` and `process::take_over`.
 //!
 //! A failure before the newer process serves changes nothing: the older one continues.
 
-mod channel;
-mod messages;
-mod newer;
-mod older;
-mod siblings;
-mod state;
+pub(crate) mod channel;
+pub(crate) mod messages;
+pub(crate) mod siblings;
+mod taken_over;
 
 use std::{io, path::PathBuf, time::Duration};
 
 pub(crate) use self::messages::describe;
-pub use self::{messages::PROTOCOL, newer::inherited_stream};
-pub(crate) use self::{newer::TakenOver, older::HandOver, siblings::Siblings};
+pub use self::{channel::inherited_stream, messages::PROTOCOL};
+pub(crate) use self::{siblings::Siblings, taken_over::TakenOver};
 
 /// An upgrade that did not come about. The process that runs continues as before.
 #[derive(Debug, thiserror::Error)]

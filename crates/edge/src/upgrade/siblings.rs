@@ -8,7 +8,7 @@ use std::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::{UnixDatagram, UnixStream},
     },
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -21,7 +21,6 @@ use tokio::{
 };
 
 use super::messages::{HandshakeOffer, SiblingOffer};
-use crate::Process;
 
 /// Interval between questions.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -32,18 +31,18 @@ const LONGEST_HANDSHAKE: Duration = Duration::from_secs(60);
 
 /// An older process.
 pub(crate) struct SiblingProcess {
-    pub(super) process: u64,
-    pub(super) generation: u8,
-    pub(super) pid: u32,
+    pub(crate) process: u64,
+    pub(crate) generation: u8,
+    pub(crate) pid: u32,
     /// Stream to it. The process knows by its end that no newer one is left.
-    pub(super) control: UnixStream,
-    pub(super) links: HashMap<SocketAddr, Arc<Sibling>>,
+    pub(crate) control: UnixStream,
+    pub(crate) links: HashMap<SocketAddr, Arc<Sibling>>,
     /// Last reported number of its connections.
     connections: Mutex<Option<u64>>,
 }
 
 impl SiblingProcess {
-    pub(super) fn new(offer: &SiblingOffer, control: UnixStream, mut senders: impl Iterator<Item = OwnedFd>) -> Self {
+    pub(crate) fn new(offer: &SiblingOffer, control: UnixStream, mut senders: impl Iterator<Item = OwnedFd>) -> Self {
         let links = offer.addresses.iter().map(|(address, shards)| {
             let shards = senders.by_ref().take(*shards).map(UnixDatagram::from).collect();
             (*address, Arc::new(Sibling { generation: offer.generation, shards }))
@@ -58,7 +57,7 @@ impl SiblingProcess {
         }
     }
 
-    pub(super) fn offer(&self) -> SiblingOffer {
+    pub(crate) fn offer(&self) -> SiblingOffer {
         let addresses = self.links.iter().map(|(address, link)| (*address, link.shards.len()));
         SiblingOffer {
             process: self.process,
@@ -69,7 +68,7 @@ impl SiblingProcess {
     }
 
     /// Descriptors of the ways to it, in the order of the offer.
-    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let shards = self.links.values().flat_map(|link| &link.shards);
         std::iter::once(self.control.as_fd()).chain(shards.map(AsFd::as_fd))
     }
@@ -122,18 +121,18 @@ pub(crate) struct Siblings {
 }
 
 impl Siblings {
-    pub(super) fn all(&self) -> MutexGuard<'_, Vec<Arc<SiblingProcess>>> {
+    pub(crate) fn all(&self) -> MutexGuard<'_, Vec<Arc<SiblingProcess>>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Handshakes that began in older processes, as long as they may last.
-    pub(super) fn handshakes(&self) -> Vec<HandshakeOffer> {
+    pub(crate) fn handshakes(&self) -> Vec<HandshakeOffer> {
         let handshakes = self.handshakes.lock().unwrap_or_else(PoisonError::into_inner);
         let is_recent = handshakes.1.is_some_and(|since| since.elapsed() < LONGEST_HANDSHAKE);
         if is_recent { handshakes.0.clone() } else { Vec::new() }
     }
 
-    pub(super) fn set_handshakes(&self, handshakes: Vec<HandshakeOffer>) {
+    pub(crate) fn set_handshakes(&self, handshakes: Vec<HandshakeOffer>) {
         *self.handshakes.lock().unwrap_or_else(PoisonError::into_inner) = (handshakes, Some(Instant::now()));
     }
 
@@ -153,40 +152,37 @@ impl Siblings {
         self.all().iter().any(|sibling| sibling.links.contains_key(address))
     }
 
-    /// Follows the older processes until they have ended.
-    pub(crate) fn follow(&self, process: &Arc<Process>) {
+    /// Follows the older processes until they have ended. Calls `on_change` when one has ended, with its number, and once when their
+    /// handshakes are over.
+    pub(crate) fn follow(&self, on_change: impl Fn(Option<u64>) + Clone + Send + 'static) {
         let all = self.all().clone();
         let followed = all.into_iter().map(|sibling| {
-            let process = Arc::downgrade(process);
+            let on_change = on_change.clone();
             tokio::spawn(async move {
                 if let Err(error) = sibling.follow().await {
                     tracing::debug!("process {}: {error}", sibling.process);
                 }
                 tracing::info!("process {} (PID {}) has ended", sibling.process, sibling.pid);
-                if let Some(process) = process.upgrade() {
-                    process.siblings().all().retain(|other| other.process != sibling.process);
-                    process.tell_siblings();
-                }
+                on_change(Some(sibling.process));
             })
             .abort_handle()
         });
-        let forgetting = {
-            let process: Weak<Process> = Arc::downgrade(process);
-            tokio::spawn(async move {
-                tokio::time::sleep(LONGEST_HANDSHAKE).await;
-                if let Some(process) = process.upgrade() {
-                    process.tell_siblings();
-                }
-            })
-            .abort_handle()
-        };
         let mut following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
         following.extend(followed);
-        following.push(forgetting);
+        let forgetting = tokio::spawn(async move {
+            tokio::time::sleep(LONGEST_HANDSHAKE).await;
+            on_change(None);
+        });
+        following.push(forgetting.abort_handle());
+    }
+
+    /// Forgets a process that has ended.
+    pub(crate) fn remove(&self, process: u64) {
+        self.all().retain(|sibling| sibling.process != process);
     }
 
     /// Leaves the older processes to a newer one.
-    pub(super) fn unfollow(&self) {
+    pub(crate) fn unfollow(&self) {
         let mut following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
         following.drain(..).for_each(|task| task.abort());
     }

@@ -32,7 +32,7 @@ use self::{
 };
 use crate::{
     body::{AnyBody, full, with_fate},
-    config::{Balance, Route},
+    config::{Balance, Route, back_end_name},
     ending::Ending,
     metrics::{BackEndResult, Metrics},
     resolve::Resolve,
@@ -115,7 +115,7 @@ impl Upstream {
         let mut back_ends: Vec<Arc<BackEnd>> = Vec::new();
         let mut has_names = false;
         for to in &route.to.0 {
-            if route.refresh.is_some() && names::name_of(to).is_some() {
+            if route.refresh.is_some() && back_end_name(to).is_some() {
                 has_names = true;
                 // The addresses that it had, until it has been looked up again.
                 let had = |back_end: &&Arc<BackEnd>| back_end.is_address_for(to, route, &source.trust);

@@ -19,7 +19,7 @@ use tower_service::Service;
 
 use super::{BackEnd, back_end::Host};
 use crate::{
-    config::{Route, back_end},
+    config::{Route, back_end_name},
     metrics::{Metrics, NameResult},
     resolve::Resolve,
     trust::Trust,
@@ -91,22 +91,13 @@ impl Source {
     }
 }
 
-/// Returns the host and port of a back end that has a name.
-pub(crate) fn name_of(to: &str) -> Option<(String, u16)> {
-    let (protocol, authority) = back_end(to).ok()?;
-    let host = authority.host();
-    let is_address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
-    let port = authority.port_u16().unwrap_or(if protocol == crate::config::Protocol::Tls { 443 } else { 80 });
-    (!is_address).then(|| (host.to_owned(), port))
-}
-
 /// Looks up the names of a route as long as its back ends are in use.
 pub(super) async fn refresh(source: Source, every: Duration, current: Weak<watch::Sender<BackEnds>>) {
     loop {
         let mut wait = every;
         let mut found = Vec::new();
         for to in &source.route.to.0 {
-            let addresses = match name_of(to) {
+            let addresses = match back_end_name(to) {
                 None => None,
                 Some((name, port)) => Some(look_up(&*source.resolver, &name, port).await),
             };
@@ -203,7 +194,7 @@ mod tests {
             ("http://10.0.0.7:8080", None),
             ("http://[::1]:8080", None),
         ] {
-            assert_eq!(name_of(to), expected.map(|(name, port)| (name.to_owned(), port)), "{to}");
+            assert_eq!(back_end_name(to), expected.map(|(name, port)| (name.to_owned(), port)), "{to}");
         }
     }
 

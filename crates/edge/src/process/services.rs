@@ -15,16 +15,16 @@ use tokio::{
     task::AbortHandle,
 };
 
+use super::{Process, ProcessError, figures::serve_metrics};
 use crate::{
-    Process, ProcessError, admin,
+    admin,
     config::{Config, address},
-    process::serve_metrics,
     setup::SetupError,
     upgrade::TakenOver,
 };
 
 /// The sockets, and the tasks that serve them.
-pub(crate) struct Services {
+pub(super) struct Services {
     admin: Option<(PathBuf, StdUnixListener)>,
     /// Configured address.
     metrics: Option<(String, StdTcpListener)>,
@@ -36,7 +36,7 @@ pub(crate) struct Services {
 
 impl Services {
     /// Opens the sockets, or takes over those of another process.
-    pub(crate) fn open(config: &Config, mut taken: Option<&mut TakenOver>) -> Result<Self, ProcessError> {
+    pub(super) fn open(config: &Config, mut taken: Option<&mut TakenOver>) -> Result<Self, ProcessError> {
         let admin = match config.admin.socket.as_str() {
             "" => None,
             path => {
@@ -70,17 +70,17 @@ impl Services {
     }
 
     /// Path and socket for operators.
-    pub(crate) fn admin(&self) -> Option<(&Path, &StdUnixListener)> {
+    pub(super) fn admin(&self) -> Option<(&Path, &StdUnixListener)> {
         self.admin.as_ref().map(|(path, socket)| (path.as_path(), socket))
     }
 
     /// Configured address and socket of the metrics.
-    pub(crate) fn metrics(&self) -> Option<(&str, &StdTcpListener)> {
+    pub(super) fn metrics(&self) -> Option<(&str, &StdTcpListener)> {
         self.metrics.as_ref().map(|(address, socket)| (address.as_str(), socket))
     }
 
     /// Serves both. Must be called within a tokio runtime.
-    pub(crate) fn serve(&self, process: &Arc<Process>) {
+    pub(super) fn serve(&self, process: &Arc<Process>) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((path, socket)) = &self.admin {
             let pending = self.pending.clone();
@@ -100,18 +100,18 @@ impl Services {
     }
 
     /// Accepts no more connections. Answers in progress are completed.
-    pub(crate) fn stop(&self) {
+    pub(super) fn stop(&self) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         tasks.drain(..).for_each(|task| task.abort());
     }
 
     /// Waits until the answers in progress are written.
-    pub(crate) async fn all_answered(&self) {
+    pub(super) async fn all_answered(&self) {
         self.pending.all_written().await;
     }
 
     /// Another process serves from here on; `admin` when it has the same admin socket.
-    pub(crate) fn leave(&self, admin: bool) {
+    pub(super) fn leave(&self, admin: bool) {
         if !admin {
             self.remove();
         }
@@ -119,7 +119,7 @@ impl Services {
     }
 
     /// Removes the file of the admin socket, if it is this process's.
-    pub(crate) fn remove(&self) {
+    pub(super) fn remove(&self) {
         if let Some((path, _)) = &self.admin
             && self.is_owner.swap(false, Ordering::AcqRel)
         {

@@ -4,6 +4,7 @@
 use std::{
     collections::HashMap,
     io,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -28,10 +29,9 @@ use super::{
 };
 use crate::{
     certificate::{self, CertificateError, provider},
-    config::Signer,
     metrics::SignatureMetrics,
     setup::SetupError,
-    trust::store,
+    trust::{Trust, store},
 };
 
 /// First pause after no address has given a connection; it doubles up to the last one. Requests fail at once meanwhile.
@@ -46,6 +46,20 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Times the time limit without a byte, after which a signer is taken for gone.
 const SILENCE: u32 = 3;
 
+/// Configuration of a link: where the signers are, and the files by which both sides know each other.
+pub(crate) struct LinkConfig<'a> {
+    /// Host and port of each signer, with the name in its certificate.
+    pub(crate) signers: Vec<(&'a str, ServerName<'static>)>,
+    /// File with the roots of the signers' certificates.
+    pub(crate) roots: &'a str,
+    /// File with the certificate chain of this side.
+    pub(crate) certificate: &'a Path,
+    pub(crate) key: &'a Path,
+    pub(crate) time_limit: Duration,
+    /// Signatures under way at a time.
+    pub(crate) waiting: usize,
+}
+
 /// Settings of the connection, with its files read.
 #[derive(Clone)]
 struct Settings {
@@ -56,11 +70,11 @@ struct Settings {
 }
 
 impl Settings {
-    fn read(section: &Signer) -> Result<Self, SetupError> {
-        let own = certificate::read(section.certificate.as_ref(), section.key.as_ref())?;
+    fn read(config: &LinkConfig<'_>) -> Result<Self, SetupError> {
+        let own = certificate::read(config.certificate, config.key)?;
         let refused = |error: String| SetupError::Certificate(CertificateError::Refused(error));
-        let pem = match crate::trust::Trust::read(&section.roots)? {
-            crate::trust::Trust::Roots(pem) => pem,
+        let pem = match Trust::read(config.roots)? {
+            Trust::Roots(pem) => pem,
             _ => return Err(refused("[signer] has no `roots`".to_owned())),
         };
         let builder = ClientConfig::builder_with_provider(provider().clone());
@@ -70,10 +84,9 @@ impl Settings {
         let own = Arc::new(SingleCertAndKey::from(own));
         let mut tls = builder.with_root_certificates(roots).with_client_cert_resolver(own);
         tls.alpn_protocols = vec![ALPN.to_vec()];
-        let addresses = section.address.0.clone();
-        let names = addresses.iter().map(|address| section.name_of(address)).collect::<Result<_, _>>();
-        let names = names.map_err(refused)?;
-        Ok(Self { addresses, names, tls: Arc::new(tls), time_limit: section.time_limit.0 })
+        let (addresses, names) =
+            config.signers.iter().map(|(address, name)| ((*address).to_owned(), name.clone())).unzip();
+        Ok(Self { addresses, names, tls: Arc::new(tls), time_limit: config.time_limit })
     }
 }
 
@@ -108,9 +121,9 @@ impl Link {
     /// Begins to connect.
     ///
     /// # Errors
-    /// When a file of the section cannot be used, or no thread can be started.
-    pub(crate) fn start(section: &Signer, metrics: &SignatureMetrics) -> Result<Arc<Self>, SetupError> {
-        let settings = Settings::read(section)?;
+    /// When a file cannot be used, or no thread can be started.
+    pub(crate) fn start(config: &LinkConfig<'_>, metrics: &SignatureMetrics) -> Result<Arc<Self>, SetupError> {
+        let settings = Settings::read(config)?;
         let (jobs, received) = mpsc::unbounded_channel();
         let time_limit = settings.time_limit;
         let of_thread = Connection { settings, metrics: metrics.clone(), told: None };
@@ -118,7 +131,7 @@ impl Link {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let thread = std::thread::Builder::new().name("signer".to_owned());
         thread.spawn(move || runtime.block_on(of_thread.run(received))).map_err(failed)?;
-        let (open, most, metrics) = (AtomicUsize::new(0), section.waiting, metrics.clone());
+        let (open, most, metrics) = (AtomicUsize::new(0), config.waiting, metrics.clone());
         Ok(Arc::new(Self { jobs, time_limit, open, most, metrics }))
     }
 
@@ -159,15 +172,15 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Keys of the signers at all addresses of a section, or why there are none.
+/// Keys of the signers at all addresses, or why there are none.
 ///
 /// # Errors
-/// When a file of the section cannot be used.
+/// When a file cannot be used.
 pub(crate) async fn probe(
-    section: &Signer,
+    config: &LinkConfig<'_>,
     patience: Duration,
 ) -> Result<Vec<(String, Result<Vec<KeyId>, SignerError>)>, SetupError> {
-    let settings = Settings::read(section)?;
+    let settings = Settings::read(config)?;
     let mut all = Vec::new();
     for at in 0..settings.addresses.len() {
         let opened = open(&settings, at, patience).await;

@@ -17,12 +17,16 @@ use sd_notify::NotifyState;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
-use super::{
-    UpgradeError,
-    channel::{Channel, is_gone, is_late},
-    messages::{Answer, Built, Commit, HandshakeOffer, Hello, Offer, PROTOCOL, Serving, SiblingOffer, Taken, describe},
+use super::{Process, notify};
+use crate::{
+    metrics::ReasonLabel,
+    upgrade::{
+        PROTOCOL, UpgradeError,
+        channel::{Channel, is_gone, is_late},
+        describe,
+        messages::{Answer, Built, Commit, HandshakeOffer, Hello, Offer, Serving, SiblingOffer, Taken},
+    },
 };
-use crate::{Process, metrics::ReasonLabel, process::notify};
 
 /// Time limit between the stop of this process and the start of the newer one, which has only to begin.
 const COMMIT_PATIENCE: Duration = Duration::from_secs(10);
@@ -35,7 +39,7 @@ const MOST_SIBLINGS: usize = 200;
 
 /// State of a hand-over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HandOver {
+pub(super) enum HandOver {
     /// New connections are taken here.
     Serving,
     /// Another process takes them.
@@ -48,7 +52,7 @@ impl Process {
     /// # Errors
     /// When the new program does not serve. This process continues then.
     pub async fn upgrade(self: &Arc<Self>, program: Option<PathBuf>) -> Result<u32, UpgradeError> {
-        let _no_reload_meanwhile = self.reloading().lock().await;
+        let _no_reload_meanwhile = self.reloading.lock().await;
         let this = self.clone();
         let upgraded = tokio::task::spawn_blocking(move || this.try_upgrade(program)).await;
         let upgraded = upgraded.map_err(|error| UpgradeError::Broken(io::Error::other(error))).flatten();
@@ -62,9 +66,9 @@ impl Process {
             return Err(UpgradeError::HandedOver);
         }
         let patience = self.config().upgrade.start_timeout.0;
-        let program = program.unwrap_or_else(|| self.program().to_owned());
+        let program = program.unwrap_or_else(|| self.program.clone());
         let (own, other) = UnixStream::pair()?;
-        let mut child = start(&program, self.file(), other)
+        let mut child = start(&program, &self.file, other)
             .map_err(|source| UpgradeError::Start { program: program.clone(), source })?;
         let channel = Channel::new(own);
         let mut paused = None;
@@ -129,8 +133,8 @@ impl Process {
 
     /// State and sockets of this process.
     fn offer(&self) -> Result<(Offer, Vec<OwnedFd>), UpgradeError> {
-        let siblings = self.siblings().all().clone();
-        let own = self.persistent().id_generation;
+        let siblings = self.siblings.all().clone();
+        let own = self.shared.persistent.id_generation;
         let is_free =
             |number: &u8| siblings.iter().all(|sibling| sibling.generation != *number) && *number != own.number;
         let generation = (1..=u8::MAX).map(|step| own.number.wrapping_add(step)).find(is_free);
@@ -142,7 +146,7 @@ impl Process {
             descriptors.push(descriptor.try_clone_to_owned()?);
             Ok(())
         };
-        let listeners = self.listeners().secure();
+        let listeners = self.listeners.secure();
         let mut addresses: Vec<SocketAddr> = Vec::new();
         for (address, listener) in listeners.iter() {
             addresses.push(*address);
@@ -150,11 +154,11 @@ impl Process {
             listener.endpoint().sockets().iter().try_for_each(|socket| copy(socket.as_fd()))?;
         }
         let plain: Vec<SocketAddr> = {
-            let plain = self.listeners().plain();
+            let plain = self.listeners.plain();
             plain.values().try_for_each(|listener| copy(listener.socket().as_fd()))?;
             plain.keys().copied().collect()
         };
-        let (admin, metrics) = (self.services().admin(), self.services().metrics());
+        let (admin, metrics) = (self.services.admin(), self.services.metrics());
         admin.iter().try_for_each(|(_, socket)| copy(socket.as_fd()))?;
         metrics.iter().try_for_each(|(_, socket)| copy(socket.as_fd()))?;
         let mut offers = Vec::new();
@@ -179,10 +183,10 @@ impl Process {
             process: self.number() + 1,
             generation,
             id_key: own.key,
-            routable: describe(self.persistent().routable.as_ref()),
-            ring: self.persistent().ring.to_text(),
-            configuration: self.configuration() + 1,
-            workers: u8::try_from(self.worker_count()).unwrap_or(u8::MAX),
+            routable: describe(self.shared.persistent.routable.as_ref()),
+            ring: self.shared.persistent.ring.to_text(),
+            configuration: self.shared.current().number + 1,
+            workers: u8::try_from(self.workers.count()).unwrap_or(u8::MAX),
             addresses,
             plain,
             admin: admin.map(|(path, _)| path.display().to_string()),
@@ -194,11 +198,11 @@ impl Process {
 
     /// Stops reading and accepting where the newer process takes over; returns the handshakes that are in progress.
     fn pause(&self, taken: &Taken) -> Commit {
-        self.services().stop();
-        self.siblings().unfollow();
-        let generation = self.shared().current();
-        let (listeners, plain) = (self.listeners().secure(), self.listeners().plain());
-        let mut commit = Commit { handshakes: self.siblings().handshakes() };
+        self.services.stop();
+        self.siblings.unfollow();
+        let generation = self.shared.current();
+        let (listeners, plain) = (self.listeners.secure(), self.listeners.plain());
+        let mut commit = Commit { handshakes: self.siblings.handshakes() };
         for address in &taken.plain {
             plain.get(address).inspect(|listener| listener.set_accepting(false));
         }
@@ -210,7 +214,7 @@ impl Process {
             commit.handshakes.extend(handshakes.into_iter().map(|(id, shard)| {
                 let mut bytes = [0; 20];
                 bytes[..id.len()].copy_from_slice(id.as_slice());
-                let generation = self.persistent().id_generation.number;
+                let generation = self.shared.persistent.id_generation.number;
                 let len = u8::try_from(id.len()).expect("an ID has at most 20 bytes");
                 HandshakeOffer { address: *address, generation, shard, len, id: bytes }
             }));
@@ -220,29 +224,29 @@ impl Process {
 
     /// Takes everything back, because the newer process does not serve.
     fn resume(self: &Arc<Self>, taken: &Taken) {
-        let generation = self.shared().current();
+        let generation = self.shared.current();
         for address in &taken.addresses {
-            self.listeners().secure().get(address).inspect(|listener| listener.set_accepting(true, &generation));
+            self.listeners.secure().get(address).inspect(|listener| listener.set_accepting(true, &generation));
         }
         for address in &taken.plain {
-            self.listeners().plain().get(address).inspect(|listener| listener.set_accepting(true));
+            self.listeners.plain().get(address).inspect(|listener| listener.set_accepting(true));
         }
-        self.services().serve(self);
-        self.siblings().follow(self);
+        self.services.serve(self);
+        self.follow_siblings();
     }
 
     /// Leaves everything to the newer process, for good.
     fn complete(self: &Arc<Self>, taken: &Taken, control: UnixStream) {
-        let generation = self.shared().current();
-        for (address, listener) in self.listeners().secure().iter() {
+        let generation = self.shared.current();
+        for (address, listener) in self.listeners.secure().iter() {
             match taken.addresses.contains(address) {
                 true => listener.hand_over(),
                 false => listener.drain(&generation),
             }
         }
-        self.listeners().plain().clear();
-        self.services().leave(taken.admin);
-        self.set_handed_over();
+        self.listeners.plain().clear();
+        self.services.leave(taken.admin);
+        self.handed_over.send_replace(HandOver::Done);
         let this = self.clone();
         tokio::spawn(async move {
             if let Err(error) = this.answer_newer(control).await {
@@ -272,10 +276,10 @@ impl Process {
     /// Reads for its own connections, and for those of older processes, because no newer process is left.
     fn read_again(self: &Arc<Self>) {
         tracing::warn!("no newer process is left: this one reads for its connections, and takes no new ones");
-        for listener in self.listeners().secure().values() {
+        for listener in self.listeners.secure().values() {
             listener.endpoint().set_reading(true);
         }
-        self.siblings().follow(self);
+        self.follow_siblings();
     }
 }
 

@@ -74,10 +74,10 @@ pub enum PasswordFault {
 
 /// A hash of a password.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct StoredHash {
+pub(crate) struct StoredHash {
     text: String,
     /// Bytes that a verification takes.
-    pub(super) memory: u64,
+    pub(crate) memory: u64,
 }
 
 impl StoredHash {
@@ -106,14 +106,14 @@ impl StoredHash {
     }
 
     /// Returns whether this is the hash of `password`. Takes long.
-    pub(super) fn is_of(&self, password: &[u8]) -> bool {
+    pub(crate) fn is_of(&self, password: &[u8]) -> bool {
         match self.text.starts_with("$argon2") {
             true => Argon2::default().verify_password(password, self.text.as_str()).is_ok(),
             false => bcrypt::verify(password, &self.text).unwrap_or(false),
         }
     }
 
-    pub(super) fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         &self.text
     }
 }
@@ -128,13 +128,13 @@ pub(crate) struct Passwords {
 
 impl Passwords {
     /// Stored name and hash of a user.
-    pub(super) fn find(&self, name: &str) -> Option<(Arc<str>, Arc<StoredHash>)> {
+    pub(crate) fn find(&self, name: &str) -> Option<(Arc<str>, Arc<StoredHash>)> {
         self.users.get_key_value(name).map(|(name, hash)| (name.clone(), hash.clone()))
     }
 
     /// The hash with which the password of an unknown user is compared, so that it takes as long as that of a known one. `number` is
     /// always the same for a name.
-    pub(super) fn decoy(&self, number: u64) -> Arc<StoredHash> {
+    pub(crate) fn decoy(&self, number: u64) -> Arc<StoredHash> {
         self.hashes[number as usize % self.hashes.len()].clone()
     }
 }
@@ -171,10 +171,10 @@ pub(crate) fn read(path: &Path) -> Result<Passwords, PasswordsError> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    pub(in crate::password) fn file(text: &str, mode: u32) -> Result<Passwords, PasswordsError> {
+    pub(crate) fn file(text: &str, mode: u32) -> Result<Passwords, PasswordsError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users");
         std::fs::write(&path, text).unwrap();
@@ -182,7 +182,7 @@ pub(super) mod tests {
         read(&path)
     }
 
-    pub(in crate::password) fn bcrypt(password: &str) -> String {
+    pub(crate) fn bcrypt(password: &str) -> String {
         bcrypt::hash(password, 4).unwrap()
     }
 

@@ -1,21 +1,14 @@
-//! Parts of the process that an upgrade needs, and metrics of upgrades.
+//! State of a process that others ask about, and metrics of upgrades.
 
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 use serde_json::{Value, json};
 use tiderace::SocketStats;
 
-use super::{HandOver, Siblings};
+use super::{HandOver, Process};
 use crate::{
-    Process,
     config::Config,
-    generation::{PersistentState, Shared},
     metrics::{ProcessLabel, ReasonLabel},
-    services::Services,
 };
 
 impl Process {
@@ -29,48 +22,8 @@ impl Process {
         *self.handed_over.borrow() == HandOver::Done
     }
 
-    pub(super) fn set_handed_over(&self) {
-        self.handed_over.send_replace(HandOver::Done);
-    }
-
-    pub(super) fn reloading(&self) -> &tokio::sync::Mutex<()> {
-        &self.reloading
-    }
-
-    pub(super) fn program(&self) -> &Path {
-        &self.program
-    }
-
-    pub(super) fn file(&self) -> &Path {
-        &self.file
-    }
-
-    pub(super) fn services(&self) -> &Services {
-        &self.services
-    }
-
-    pub(super) fn siblings(&self) -> &Siblings {
-        &self.siblings
-    }
-
-    pub(super) fn shared(&self) -> &Shared {
-        &self.shared
-    }
-
-    pub(super) fn persistent(&self) -> &PersistentState {
-        &self.shared.persistent
-    }
-
     pub(crate) fn config(&self) -> Config {
         self.shared.current().config.clone()
-    }
-
-    pub(super) fn configuration(&self) -> u64 {
-        self.shared.current().number
-    }
-
-    pub(super) fn worker_count(&self) -> usize {
-        self.workers.count()
     }
 
     pub(crate) fn metrics_address(&self) -> Option<SocketAddr> {
@@ -79,18 +32,30 @@ impl Process {
 
     /// Connections of all kinds; those over QUIC also before their handshake is complete, and until they are drained.
     pub(crate) fn open_connections(&self) -> u64 {
-        let listeners = self.listeners().secure();
+        let listeners = self.listeners.secure();
         let quic: usize = listeners.values().map(|listener| listener.endpoint().open_connections()).sum();
         (quic.max(self.shared.admission.total())) as u64
     }
 
     /// Informs all endpoints about the processes with connections at their addresses.
     pub(crate) fn tell_siblings(&self) {
-        let (listeners, mut retained) = (self.listeners().secure(), self.listeners().retained());
+        let (listeners, mut retained) = (self.listeners.secure(), self.listeners.retained());
         retained.retain(|address, _| self.siblings.need(address));
         for (address, listener) in listeners.iter().chain(retained.iter()) {
             self.siblings.tell(*address, listener.endpoint());
         }
+    }
+
+    /// Follows the older processes, and informs the endpoints when one has ended.
+    pub(super) fn follow_siblings(self: &Arc<Self>) {
+        let process = Arc::downgrade(self);
+        self.siblings.follow(move |ended| {
+            let Some(process) = process.upgrade() else { return };
+            if let Some(ended) = ended {
+                process.siblings.remove(ended);
+            }
+            process.tell_siblings();
+        });
     }
 
     /// Brings the metrics of older processes up to date.
@@ -102,7 +67,7 @@ impl Process {
             metrics.connections.get_or_create(&label).set(connections.unwrap_or_default().cast_signed());
         }
         let mut sum = SocketStats::default();
-        for listener in self.listeners().secure().values().chain(self.listeners().retained().values()) {
+        for listener in self.listeners.secure().values().chain(self.listeners.retained().values()) {
             sum += listener.endpoint().socket_stats();
         }
         for (reason, count) in [

@@ -1,0 +1,83 @@
+//! Newer process of an upgrade: builds the gateway on the sockets of the older one, and serves when that has stopped.
+
+use std::{
+    io,
+    os::unix::net::UnixStream,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{Process, ProcessError};
+use crate::{
+    keys,
+    upgrade::{
+        PROTOCOL, TakenOver, UpgradeError,
+        channel::{Channel, is_gone},
+        messages::{Answer, Built, Commit, Hello, Serving, Taken},
+        siblings::SiblingProcess,
+    },
+};
+
+/// The older process answers within this time, or is stuck: it decides how long this one may take.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+impl Process {
+    /// Starts the gateway of the configuration in `file` on the sockets of the process at the other end of `stream`, which started
+    /// this one, and returns when it serves. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start), or when the older process refuses. It continues then.
+    pub fn take_over(file: &Path, stream: UnixStream) -> Result<Arc<Self>, ProcessError> {
+        let channel = Channel::new(stream);
+        let built = Self::build_on(file, &channel);
+        let (process, taken, siblings) = match built {
+            Ok(built) => built,
+            Err(error) => {
+                let failed = Built::Failed { error: error.to_string(), hint: error.hint() };
+                // It may be gone, and then nobody has to know.
+                let _ = channel.send(&failed);
+                return Err(error);
+            }
+        };
+        let broken = |error: io::Error| match is_gone(&error) {
+            true => UpgradeError::Broken(io::Error::new(error.kind(), "the process that serves has given this one up")),
+            false => UpgradeError::Broken(error),
+        };
+        channel.send(&Built::Ready(taken)).map_err(broken)?;
+        let commit: Commit = channel.receive().map_err(broken)?;
+        process.siblings.set_handshakes(commit.handshakes);
+        *process.siblings.all() = siblings.into_iter().map(Arc::new).collect();
+        process.shared.persistent.strikes.begin_after_another(keys::now());
+        process.commence();
+        if let Err(error) = channel.send(&Serving {}) {
+            tracing::warn!("the process before this one is gone: {error}");
+        }
+        tracing::info!("process {} serves", process.number());
+        Ok(process)
+    }
+
+    fn build_on(file: &Path, channel: &Channel) -> Result<(Arc<Self>, Taken, Vec<SiblingProcess>), ProcessError> {
+        let broken = UpgradeError::Broken;
+        channel.set_deadline(Instant::now() + PATIENCE).map_err(broken)?;
+        let hello = Hello { from: PROTOCOL, to: PROTOCOL, program: env!("CARGO_PKG_VERSION").to_owned() };
+        channel.send(&hello).map_err(broken)?;
+        let offer = match channel.receive().map_err(broken)? {
+            Answer::Offer(offer) => offer,
+            Answer::Refused(error) => return Err(UpgradeError::Refused { error, hint: None }.into()),
+        };
+        let descriptors = channel.receive_descriptors(offer.descriptors()).map_err(broken)?;
+        let mut offered = TakenOver::new(*offer, descriptors, channel.stream()).map_err(broken)?;
+        let siblings = std::mem::take(&mut offered.siblings);
+        let addresses: Vec<_> = offered.addresses.keys().copied().collect();
+        let plain: Vec<_> = offered.plain.keys().copied().collect();
+        let admin = offered.admin.is_some();
+        let process = Self::build(file, Some(&mut offered))?;
+        let taken = Taken {
+            addresses: addresses.into_iter().filter(|address| !offered.addresses.contains_key(address)).collect(),
+            plain: plain.into_iter().filter(|address| !offered.plain.contains_key(address)).collect(),
+            admin: admin && offered.admin.is_none(),
+        };
+        Ok((process, taken, siblings))
+    }
+}

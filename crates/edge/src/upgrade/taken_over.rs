@@ -1,0 +1,89 @@
+//! Sockets and state of an older process, as a newer one takes them over.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{SocketAddr, TcpListener, UdpSocket},
+    os::{
+        fd::OwnedFd,
+        unix::net::{UnixListener, UnixStream},
+    },
+};
+
+use tiderace::{IdGeneration, KeyRing};
+
+use super::{messages::Offer, siblings::SiblingProcess};
+use crate::listen::ListenerSockets;
+
+/// Sockets and state of an older process. What is left when the gateway is built stays with that process.
+pub(crate) struct TakenOver {
+    pub(crate) process: u64,
+    pub(crate) id_generation: IdGeneration,
+    pub(crate) routable: Option<String>,
+    pub(crate) ring: KeyRing,
+    pub(crate) configuration: u64,
+    pub(crate) workers: u8,
+    pub(crate) addresses: HashMap<SocketAddr, ListenerSockets>,
+    pub(crate) plain: HashMap<SocketAddr, TcpListener>,
+    pub(crate) admin: Option<(String, UnixListener)>,
+    pub(crate) metrics: Option<(String, TcpListener)>,
+    pub(crate) siblings: Vec<SiblingProcess>,
+}
+
+impl TakenOver {
+    /// Takes an offer apart. `channel` becomes the stream to the older process.
+    pub(crate) fn new(offer: Offer, descriptors: Vec<OwnedFd>, channel: &UnixStream) -> io::Result<Self> {
+        let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+        let mut descriptors = descriptors.into_iter();
+        let workers = usize::from(offer.workers);
+        let mut addresses = HashMap::new();
+        for address in offer.addresses {
+            let tcp = descriptors.by_ref().take(workers).map(TcpListener::from).collect();
+            let udp = descriptors.by_ref().take(workers).map(UdpSocket::from).collect();
+            addresses.insert(address, ListenerSockets { tcp, udp });
+        }
+        let mut next = || descriptors.next().ok_or_else(|| invalid("descriptors are missing"));
+        let mut plain = HashMap::new();
+        for address in offer.plain {
+            plain.insert(address, next()?.into());
+        }
+        let admin = offer.admin.map(|path| Ok::<_, io::Error>((path, next()?.into()))).transpose()?;
+        let metrics = offer.metrics.map(|address| Ok::<_, io::Error>((address, next()?.into()))).transpose()?;
+        let mut siblings = Vec::new();
+        let last = offer.siblings.len().saturating_sub(1);
+        for (number, sibling) in offer.siblings.iter().enumerate() {
+            // The older process itself is at the other end of the channel.
+            let control = if number == last { channel.try_clone()? } else { next()?.into() };
+            let count: usize = sibling.addresses.iter().map(|(_, shards)| *shards).sum();
+            let senders: Vec<_> = (0..count).map(|_| next()).collect::<io::Result<_>>()?;
+            siblings.push(SiblingProcess::new(sibling, control, senders.into_iter()));
+        }
+        Ok(Self {
+            process: offer.process,
+            id_generation: IdGeneration { number: offer.generation, key: offer.id_key },
+            routable: offer.routable,
+            ring: KeyRing::parse(&offer.ring).map_err(|error| invalid(&error.to_string()))?,
+            configuration: offer.configuration,
+            workers: offer.workers,
+            addresses,
+            plain,
+            admin,
+            metrics,
+            siblings,
+        })
+    }
+}
+
+impl Offer {
+    /// Number of descriptors that follow.
+    pub(crate) fn descriptors(&self) -> usize {
+        let shards: usize = self.siblings.iter().flat_map(|sibling| &sibling.addresses).map(|(_, count)| *count).sum();
+        let streams = self.siblings.len().saturating_sub(1);
+        2 * usize::from(self.workers) * self.addresses.len()
+            + self.plain.len()
+            + usize::from(self.admin.is_some())
+            + usize::from(self.metrics.is_some())
+            + shards
+            + streams
+    }
+}
