@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    breach::breaches,
     compare::{Change, Changes, Lost, changes},
     figure::{Figure, Unit},
-    report::breaches,
     scenario::{nearest, quantity},
     stats::{
         compare::{Rule, Scale, Tolerance},

@@ -14,6 +14,7 @@
 //!   on it. [`tiderace`] is our stack.
 //! - [`suite`] runs the example test cases of the BBR draft.
 
+mod breach;
 mod digest;
 
 pub mod audit;

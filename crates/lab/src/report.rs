@@ -40,7 +40,7 @@ use crate::{
 pub use brief::brief;
 pub use factors::{FactorEffect, LevelValue};
 pub use html::{Samples, html};
-pub use matrix::{Breach, Control, Effect, MATRIX_SCHEMA, MatrixReport, PointRow, Quoted, Ranking, Size, breaches};
+pub use matrix::{Control, Effect, MATRIX_SCHEMA, MatrixReport, PointRow, Quoted, Ranking, Size};
 pub use plain::{csv, markdown};
 pub use plot::{Along, Curve, Measured, curves};
 pub use points::{points, varied};
@@ -49,7 +49,10 @@ pub use series::TimeSeries;
 pub use style::{Style, wrap as wrapped};
 pub use text::text;
 
-pub use crate::summary::Failure;
+pub use crate::{
+    breach::{Breach, breaches},
+    summary::Failure,
+};
 
 /// Style of pages: that of pictures, and rules that only pages need.
 const PAGE_STYLE: &str = concat!(include_str!("report/style.css"), include_str!("report/page.css"));

@@ -27,9 +27,9 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use units::{Duration, Instant};
 
 use crate::{
+    ends::Ends,
     http2::{Http2, WINDOWS},
     nodes::metered,
-    run::Ends,
     tls::Tls,
 };
 

@@ -8,6 +8,7 @@
 #![cfg(target_os = "linux")]
 
 mod agreement;
+mod ends;
 mod http2;
 mod kernel;
 mod nodes;

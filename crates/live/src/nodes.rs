@@ -11,7 +11,7 @@ use lab::contender::{Contender, RunSpec};
 use sim::{Datagram, Node, Outbox};
 use units::{Duration, Instant};
 
-use crate::run::Ends;
+use crate::ends::Ends;
 
 /// Ports of the first client and of the first server; the others follow.
 const PORTS: [u16; 2] = [40_000, 10_000];

@@ -2,7 +2,7 @@
 
 use emu::network::{Network, NetworkConfig, Snapshot};
 use lab::{
-    contender::{Contender, Measured, RunSpec},
+    contender::{Contender, RunSpec},
     measure::LinkWindow,
     record::{RealTime, Record},
     run::{Passage, run_in_real_time, window},
@@ -17,17 +17,6 @@ use crate::{kernel::Kernel, nodes};
 pub struct Tolerated {
     /// Other programs use much of the CPU. Packets lost on this machine, and late ones, still make a run invalid.
     pub busy: bool,
-}
-
-/// Result of the ends of a run.
-pub(crate) struct Ends {
-    pub(crate) measured: Vec<Measured>,
-    pub(crate) smoothed_rtts: Vec<Duration>,
-    pub(crate) delivery_rate: Option<f64>,
-    /// Nanoseconds of CPU time of the clients and the servers.
-    pub(crate) cpu: [u64; 2],
-    /// The emulator at the begin and the end of measuring.
-    pub(crate) emulator: [Snapshot; 2],
 }
 
 /// Runs one contender with one seed. A run that cannot be used yields a record that says so. The scenario's path must not be one of its
