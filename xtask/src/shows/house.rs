@@ -1,7 +1,6 @@
 //! Shape of the sources: the connection as a composition, the vocabulary, modules that use one another in circles.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -12,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::{
-    Case, Context, hardening, house_items, house_work,
+    Case, Context, hardening, house_cycles, house_items, house_work,
     row::{Row, Target},
 };
 
@@ -27,7 +26,7 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         case("connection", "fields and lines of Connection, and the longest file of the transport", connection),
         case("words", "share of doc comments that begin with a pronoun", words),
-        case("cycles", "modules that use one another in circles, by crate", cycles),
+        case("cycles", "modules that use one another in circles, by crate", house_cycles::cycles),
         case("control-frame", "files that know a control frame, counted in the sources", house_work::control_frame),
         case("functions", "lines of the longest function of the crates", house_items::longest),
         case("copies", "equal pieces of code in two places", house_items::copies),
@@ -122,97 +121,9 @@ fn words(context: &Context) -> Result<Vec<Row>> {
     ])
 }
 
-fn cycles(context: &Context) -> Result<Vec<Row>> {
-    let mut rows = Vec::new();
-    for name in ["transport", "tiderace", "h3", "client", "edge", "lab"] {
-        let folder = context.root.join("crates").join(name).join("src");
-        let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for (path, text) in sources(&folder)? {
-            let module = module(path.strip_prefix(&folder)?);
-            // Tests may look at everything.
-            if path.file_stem().is_some_and(|stem| stem == "tests") || matches!(module.as_str(), "lib" | "main") {
-                continue;
-            }
-            let code = text.split("\n#[cfg(test)]").next().unwrap_or_default();
-            uses.entry(module.clone()).or_default().extend(used(code).into_iter().filter(|used| *used != module));
-        }
-        let circle = in_circles(&uses);
-        #[expect(clippy::cast_precision_loss, reason = "a count")]
-        let row = Row::new(format!("modules in circles: {name}"), circle.len() as f64, "", Target::Exactly(0.0));
-        rows.push(row.detail(circle.into_iter().collect::<Vec<_>>().join(", ")));
-    }
-    Ok(rows)
-}
-
-/// The module below the crate's root that a file belongs to.
-fn module(path: &Path) -> String {
-    let first = path.components().next().map(|part| part.as_os_str().to_string_lossy().into_owned());
-    first.unwrap_or_default().trim_end_matches(".rs").to_owned()
-}
-
-/// Modules named after `crate::`, in paths and in braces, outside comments.
-fn used(code: &str) -> BTreeSet<String> {
-    let code: String = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
-    let mut found = BTreeSet::new();
-    for rest in code.split("crate::").skip(1) {
-        if let Some(rest) = rest.strip_prefix('{') {
-            let (mut depth, mut name) = (0, String::new());
-            for letter in rest.chars() {
-                match letter {
-                    '{' => depth += 1,
-                    '}' if depth == 0 => break,
-                    '}' => depth -= 1,
-                    ',' if depth == 0 => {
-                        found.insert(first_name(&name));
-                        name.clear();
-                    }
-                    _ if depth == 0 => name.push(letter),
-                    _ => {}
-                }
-            }
-            found.insert(first_name(&name));
-        } else {
-            found.insert(first_name(rest));
-        }
-    }
-    found
-}
-
-fn first_name(path: &str) -> String {
-    path.trim().chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
-}
-
-/// Modules that reach themselves through others.
-fn in_circles(uses: &BTreeMap<String, BTreeSet<String>>) -> BTreeSet<String> {
-    let reaches = |start: &String| {
-        let mut seen = BTreeSet::new();
-        let mut open: Vec<&String> = uses[start].iter().collect();
-        while let Some(module) = open.pop() {
-            if seen.insert(module) {
-                open.extend(uses.get(module).into_iter().flatten());
-            }
-        }
-        seen.contains(start)
-    };
-    uses.keys().filter(|module| reaches(module)).cloned().collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn uses_are_found() {
-        let code =
-            "use crate::{\n    a::{b, c},\n    d,\n    e::f::{self, g},\n};\nfn x() { crate::h::y() }\n// crate::i\n";
-        assert_eq!(used(code).into_iter().collect::<Vec<_>>(), ["", "a", "d", "e", "h"]);
-        let graph = |edges: &[(&str, &[&str])]| -> BTreeMap<String, BTreeSet<String>> {
-            edges.iter().map(|(from, to)| ((*from).to_owned(), to.iter().map(|&to| to.to_owned()).collect())).collect()
-        };
-        assert!(in_circles(&graph(&[("a", &["b", "c"]), ("b", &["c"]), ("c", &[])])).is_empty());
-        let circle = in_circles(&graph(&[("a", &["b"]), ("b", &["c"]), ("c", &["b"])]));
-        assert_eq!(circle.into_iter().collect::<Vec<_>>(), ["b", "c"]);
-    }
 
     #[test]
     fn items_and_fields_are_counted() {

@@ -31,6 +31,7 @@ mod fuzz;
 mod hardening;
 mod hazards;
 mod house;
+mod house_cycles;
 mod house_items;
 mod house_work;
 mod interop;
