@@ -1,7 +1,7 @@
 //! A server that echoes streams and datagrams, and a client of it.
 //!
 //! ```text
-//! cargo run -p tiderace-webtransport --example echo
+//! cargo run -p tiderace-webtransport --example webtransport_echo
 //! ```
 
 use std::{error::Error, net::SocketAddr, sync::Arc};
