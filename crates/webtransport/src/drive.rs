@@ -8,7 +8,7 @@ use http_body::Body;
 
 use crate::{
     capsules::{Capsule, Reader, Violation},
-    error::SessionEnd,
+    error::{ConnectionFault, SessionEnd},
     inner::Inner,
 };
 
@@ -65,7 +65,7 @@ where
                     let error = error.into();
                     inner.terminate(match error.downcast_ref() {
                         Some(h3_quic::Error::Reset(code)) => SessionEnd::Reset(*code),
-                        _ => SessionEnd::Connection(error.to_string()),
+                        _ => ConnectionFault::of_content(&*error).into(),
                     });
                     inner.outgoing.finish();
                     return;

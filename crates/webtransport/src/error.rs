@@ -1,6 +1,7 @@
 //! Errors: of a session, of its streams, and of its establishment.
 
 use h3_quic::Code;
+use tiderace::{CloseReason, transport::datagrams::SendDatagramError};
 
 /// Reason for the end of a session.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,9 +32,52 @@ pub enum SessionEnd {
         /// Violated rule.
         reason: String,
     },
+    /// The connection has ended, or the session's request on it.
+    #[error("{0}")]
+    Connection(#[from] ConnectionFault),
+}
+
+/// Cause of a session's end that lies in its connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectionFault {
     /// The connection has ended.
     #[error("{0}")]
-    Connection(String),
+    Closed(#[source] CloseReason),
+    /// The peer violates HTTP/3; this end has closed the connection with this code.
+    #[error("{reason} (code {:#x})", code.0)]
+    Protocol {
+        /// Code sent to the peer.
+        code: Code,
+        /// Violated rule.
+        reason: String,
+    },
+    /// The peer stops or ends a stream before its header is written.
+    #[error("{0}")]
+    Stream(#[source] tiderace::WriteError),
+    /// The stream of the session's request broke off for another reason.
+    #[error("{reason}")]
+    Request {
+        /// Words of HTTP/3.
+        reason: String,
+    },
+}
+
+impl From<CloseReason> for SessionEnd {
+    fn from(reason: CloseReason) -> Self {
+        ConnectionFault::Closed(reason).into()
+    }
+}
+
+impl ConnectionFault {
+    /// Cause in an error of the request's content.
+    pub(crate) fn of_content(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Self {
+        match error.downcast_ref() {
+            Some(h3_quic::Error::Closed(reason)) => Self::Closed(reason.clone()),
+            Some(h3_quic::Error::Protocol { code, reason }) => Self::Protocol { code: *code, reason: reason.clone() },
+            _ => Self::Request { reason: error.to_string() },
+        }
+    }
 }
 
 /// Error of a write: no more data can be written to the stream.
@@ -82,7 +126,17 @@ pub enum DatagramError {
     Session(#[from] SessionEnd),
     /// The datagram is too large, or the connection takes none.
     #[error("{0}")]
-    Refused(String),
+    Refused(#[from] SendDatagramError),
+}
+
+impl From<tiderace::DatagramError> for DatagramError {
+    fn from(error: tiderace::DatagramError) -> Self {
+        match error {
+            tiderace::DatagramError::Refused(error) => Self::Refused(error),
+            tiderace::DatagramError::ConnectionClosed(reason) => Self::Session(reason.into()),
+            other => Self::Session(ConnectionFault::Request { reason: other.to_string() }.into()),
+        }
+    }
 }
 
 /// Error of opening a session.
@@ -107,4 +161,41 @@ pub enum ConnectError {
     /// The request is none for a session.
     #[error("the request {0}")]
     Request(&'static str),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use super::*;
+
+    #[test]
+    fn each_cause_in_the_connection_has_its_variant() {
+        let of = |error: h3_quic::Error| ConnectionFault::of_content(&error);
+        let closed = of(h3_quic::Error::Closed(CloseReason::IdleTimeout));
+        assert_eq!(closed, ConnectionFault::Closed(CloseReason::IdleTimeout));
+        assert!(closed.source().unwrap().is::<CloseReason>());
+        let rule = h3_quic::Error::Protocol { code: Code::MESSAGE_ERROR, reason: "a rule".to_owned() };
+        let said = rule.to_string();
+        let protocol = of(rule);
+        assert_eq!(protocol, ConnectionFault::Protocol { code: Code::MESSAGE_ERROR, reason: "a rule".to_owned() });
+        assert_eq!(protocol.to_string(), said);
+        let other = of(h3_quic::Error::Stalled);
+        assert!(
+            matches!(&other, ConnectionFault::Request { reason } if *reason == h3_quic::Error::Stalled.to_string())
+        );
+        let end = SessionEnd::from(closed.clone());
+        assert!(end.source().unwrap().is::<ConnectionFault>());
+        assert_eq!(end.to_string(), closed.to_string());
+    }
+
+    #[test]
+    fn a_datagram_that_is_too_large_is_told_from_the_end_of_the_connection() {
+        let large = SendDatagramError::TooLarge { len: 9, max: 8 };
+        let error = DatagramError::from(tiderace::DatagramError::Refused(large));
+        assert_eq!(error, DatagramError::Refused(large));
+        assert!(error.source().unwrap().is::<SendDatagramError>());
+        let error = DatagramError::from(tiderace::DatagramError::ConnectionClosed(CloseReason::IdleTimeout));
+        assert_eq!(error, DatagramError::Session(CloseReason::IdleTimeout.into()));
+    }
 }

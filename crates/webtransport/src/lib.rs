@@ -48,7 +48,7 @@ pub use h3_quic as h3;
 pub use client::Client;
 pub use codes::{from_http3, to_http3};
 pub use config::{Config, Limits, Origins};
-pub use error::{ConnectError, DatagramError, ReadError, SessionEnd, WriteError};
+pub use error::{ConnectError, ConnectionFault, DatagramError, ReadError, SessionEnd, WriteError};
 pub use outgoing::{Aborted, SessionBody};
 pub use recv_stream::RecvStream;
 pub use send_stream::SendStream;

@@ -134,9 +134,7 @@ impl RecvStream {
                 place.stream = None;
                 let outcome = match ended {
                     Err(tiderace::ReadError::Reset(code)) => Err(ReadError::Reset(from_http3(code))),
-                    Err(tiderace::ReadError::ConnectionClosed(reason)) => {
-                        Err(ReadError::Session(SessionEnd::Connection(reason.to_string())))
-                    }
+                    Err(tiderace::ReadError::ConnectionClosed(reason)) => Err(ReadError::Session(reason.into())),
                     Err(_) => Err(ReadError::StreamClosed),
                     Ok(_) => Ok(None),
                 };

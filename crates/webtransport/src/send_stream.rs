@@ -150,9 +150,7 @@ impl SendStream {
                 session.leave(self.id, true);
                 Poll::Ready(Err(WriteError::Stopped(from_http3(code))))
             }
-            Err(tiderace::WriteError::ConnectionClosed(reason)) => {
-                Poll::Ready(Err(SessionEnd::Connection(reason.to_string()).into()))
-            }
+            Err(tiderace::WriteError::ConnectionClosed(reason)) => Poll::Ready(Err(SessionEnd::from(reason).into())),
             Err(_) => Poll::Ready(Err(closed(end.as_ref()))),
         }
     }
@@ -254,7 +252,7 @@ async fn deliver(half: Arc<SendHalf>, session: Arc<Inner>, id: u64) {
     }
     *outcome = Some(delivered.map_err(|error| match error {
         tiderace::WriteError::Stopped(code) => WriteError::Stopped(from_http3(code)),
-        tiderace::WriteError::ConnectionClosed(reason) => SessionEnd::Connection(reason.to_string()).into(),
+        tiderace::WriteError::ConnectionClosed(reason) => SessionEnd::from(reason).into(),
         _ => WriteError::StreamClosed,
     }));
     let waker = place.waker.take();

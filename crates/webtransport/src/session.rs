@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tiderace::Dir;
 
 use crate::{
-    error::{DatagramError, SessionEnd},
+    error::{ConnectionFault, DatagramError, SessionEnd},
     inner::{Alive, Inner},
     peer_stream::PeerStream,
     recv_stream::RecvStream,
@@ -70,14 +70,14 @@ impl Session {
     /// When the session has ended.
     pub async fn open_bi(&self) -> Result<(SendStream, RecvStream), SessionEnd> {
         let connection = self.connection();
-        let open = async { connection.open_bi().await.map_err(|reason| SessionEnd::Connection(reason.to_string())) };
+        let open = async { connection.open_bi().await.map_err(SessionEnd::from) };
         let (send, recv, header) = self
             .open(Dir::Bi, async {
                 let (send, recv) = open.await?;
                 Ok((send, Some(recv)))
             })
             .await?;
-        let recv = recv.ok_or(SessionEnd::Connection("no receiving half".to_owned()))?;
+        let recv = recv.expect("a bidirectional stream has both halves");
         Ok((SendStream::new(send, header, &self.0, None)?, RecvStream::new(recv, (0, Bytes::new()), &self.0, None)?))
     }
 
@@ -89,7 +89,7 @@ impl Session {
         let connection = self.connection();
         let (send, _, header) = self
             .open(Dir::Uni, async {
-                let send = connection.open_uni().await.map_err(|reason| SessionEnd::Connection(reason.to_string()))?;
+                let send = connection.open_uni().await?;
                 Ok((send, None))
             })
             .await?;
@@ -122,7 +122,10 @@ impl Session {
         let opened = async {
             let (mut send, recv) = open.await?;
             let written = send.write_chunk(header.into()).await;
-            written.map_err(|error| SessionEnd::Connection(error.to_string()))?;
+            written.map_err(|error| match error {
+                tiderace::WriteError::ConnectionClosed(reason) => ConnectionFault::Closed(reason),
+                other => ConnectionFault::Stream(other),
+            })?;
             Ok((send, recv, length))
         };
         let opened = tokio::select! {
@@ -142,7 +145,7 @@ impl Session {
     pub async fn accept_bi(&self) -> Result<(SendStream, RecvStream), SessionEnd> {
         let stream = self.accept(Dir::Bi).await?;
         let peers = PeerStream::new(self.0.clone(), Dir::Bi, stream.charge);
-        let send = stream.send.ok_or(SessionEnd::Connection("no sending half".to_owned()))?;
+        let send = stream.send.expect("a bidirectional stream has both halves");
         let send = SendStream::new(send, 0, &self.0, Some(peers.clone()))?;
         Ok((send, RecvStream::new(stream.recv, (stream.header, stream.rest), &self.0, Some(peers))?))
     }
@@ -178,7 +181,7 @@ impl Session {
         if let Some(end) = &self.inner().lock().end {
             return Err(end.clone().into());
         }
-        self.inner().datagrams.send(payload).map_err(|error| DatagramError::Refused(error.to_string()))
+        Ok(self.inner().datagrams.send(payload)?)
     }
 
     /// Next datagram of the peer. The newest 64 KiB of waiting datagrams are kept.
