@@ -65,7 +65,8 @@ async fn serve(args: &Args) -> Result<ExitCode, Failure> {
             .hint("listen at 127.0.0.1 or [::1]: whoever reaches the proxy may use it"));
     }
     let mut interrupt = Interrupt::listen()?;
-    let (listener, address) = proxy::listen(args.listen).await.map_err(|error| cannot_listen(args.listen, &error))?;
+    let (listener, address) =
+        proxy::listen(args.listen).await.map_err(|error| cannot_listen(args.listen, &error.source))?;
     let secure = match args.https {
         When::Record => Secure::Record,
         When::Always => Secure::Always,
@@ -92,9 +93,6 @@ async fn serve(args: &Args) -> Result<ExitCode, Failure> {
     } else {
         write_out(&format!("serving http://{address}\n"))?;
     }
-    served
-        .serve(listener, interrupt.wait())
-        .await
-        .map_err(|error| Failure::new(format_args!("cannot go on: {error}")))?;
+    served.serve(listener, interrupt.wait()).await;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,6 +4,11 @@ use std::{error::Error, io, time::Duration};
 
 use tiderace::{CloseReason, ConnectError, HandshakeFault, transport::Code};
 
+use crate::{
+    resolve::ResolveError,
+    setup_error::{TicketsError, TrustError, UrlError},
+};
+
 /// Failed request. Goes into `anyhow::Error` and `Box<dyn Error + Send + Sync>` by `?`.
 ///
 /// ```
@@ -37,21 +42,22 @@ use tiderace::{CloseReason, ConnectError, HandshakeFault, transport::Code};
 #[non_exhaustive]
 pub enum FetchError {
     /// Invalid URL, or one with another scheme.
-    #[error("{0}")]
-    Url(String),
+    #[error(transparent)]
+    Url(#[from] UrlError),
     /// Unusable roots.
-    #[error("{0}")]
-    Trust(String),
+    #[error(transparent)]
+    Trust(#[from] TrustError),
     /// Unusable file of tickets.
-    #[error("{0}")]
-    Tickets(String),
+    #[error(transparent)]
+    Tickets(#[from] TicketsError),
     /// Name without an address.
     #[error("cannot find the host `{host}`: {why}")]
     Resolve {
         /// Host of the URL.
         host: String,
-        /// Error of the system.
-        why: io::Error,
+        /// Cause.
+        #[source]
+        why: ResolveError,
     },
     /// Failure of both legs of the race.
     #[error("neither QUIC nor TCP leads to the server: QUIC: {quic}; TCP: {tcp}")]
@@ -71,7 +77,7 @@ pub enum FetchError {
     },
     /// Failure of the exchange, on a connection that was open.
     #[error("the exchange failed: {0}")]
-    Exchange(Cause),
+    Exchange(#[source] Cause),
 }
 
 impl FetchError {

@@ -26,7 +26,7 @@ use std::{
 
 use bytes::Bytes;
 use capture::PacketFile;
-use http::{Request, Response, StatusCode, Uri, header, uri::Scheme};
+use http::{HeaderValue, Request, Response, StatusCode, Uri, header, uri::Scheme};
 use http_body::Body;
 use http_body_util::{BodyExt, Empty};
 use tiderace::{ClientConfig, EarlyData, Profile, transport::memory::ProcessBudget};
@@ -51,6 +51,7 @@ use crate::{
     report::Reports,
     resolve::{Offer, Resolver},
     settings::TcpObserver,
+    setup_error::UrlError,
     timeouts::{self, Progress, Timeouts, Waited},
     tls,
     upkeep::Upkeep,
@@ -192,13 +193,15 @@ impl Client {
     /// # Errors
     /// When there is no answer.
     pub async fn get_by(&self, url: &str, route: &Route) -> Result<Fetched, FetchError> {
-        let uri: Uri = url.parse().map_err(|error| FetchError::Url(format!("`{url}` is no URL: {error}")))?;
+        let uri: Uri = url.parse().map_err(|source| UrlError::Malformed { url: url.to_owned(), source })?;
         if uri.scheme() != Some(&Scheme::HTTPS) {
-            return Err(FetchError::Url(format!("`{url}` is no https URL")));
+            return Err(UrlError::Scheme { url: url.to_owned(), expected: "https" }.into());
         }
-        let agent = concat!("tiderace/", env!("CARGO_PKG_VERSION"));
-        let request = Request::get(uri).header(header::USER_AGENT, agent).body(Empty::<Bytes>::new());
-        self.send(request.map_err(|error| FetchError::Url(error.to_string()))?, route).await
+        let mut request = Request::new(Empty::<Bytes>::new());
+        *request.uri_mut() = uri;
+        let agent = HeaderValue::from_static(concat!("tiderace/", env!("CARGO_PKG_VERSION")));
+        request.headers_mut().insert(header::USER_AGENT, agent);
+        self.send(request, route).await
     }
 
     /// Sends a request with an absolute URI. One of `https` is raced where no connection is open; one of `http` goes over TCP.

@@ -2,7 +2,7 @@
 //! (RFC 9000 §6). It distinguishes an unreachable UDP port from a slow one.
 //!
 //! ```no_run
-//! # async fn example() -> std::io::Result<()> {
+//! # async fn example() -> Result<(), tiderace_client::probe::ProbeError> {
 //! use std::time::Duration;
 //! use tiderace_client::probe::Prober;
 //!
@@ -47,6 +47,18 @@ pub fn is_answer(datagram: &[u8], id: [u8; 8]) -> bool {
         && datagram[15..23] == id
 }
 
+/// Cause for which nothing can be asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProbeError {
+    /// The system has no socket, or no route to the server.
+    #[error(transparent)]
+    System(#[from] io::Error),
+    /// The system has no random numbers.
+    #[error("the system has no random numbers")]
+    NoRandomness,
+}
+
 /// A socket that asks.
 #[derive(Debug)]
 pub struct Prober {
@@ -59,12 +71,12 @@ impl Prober {
     ///
     /// # Errors
     /// When the system has no socket, or no random numbers.
-    pub async fn new(remote: SocketAddr) -> io::Result<Self> {
+    pub async fn new(remote: SocketAddr) -> Result<Self, ProbeError> {
         let any: SocketAddr = if remote.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
         let socket = tokio::net::UdpSocket::bind(any).await?;
         socket.connect(remote).await?;
         let mut id = [0; 8];
-        aws_lc_rs::rand::fill(&mut id).map_err(|_| io::Error::other("the system has no random numbers"))?;
+        aws_lc_rs::rand::fill(&mut id).map_err(|_| ProbeError::NoRandomness)?;
         Ok(Self { socket, id })
     }
 

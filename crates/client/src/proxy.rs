@@ -15,7 +15,7 @@
 //! println!("http_proxy=http://{address}");
 //! let tell = |served: proxy::Served| println!("{} {} {}", served.method, served.uri, served.status);
 //! let proxy = Proxy::new(Client::new(&Trust::Platform)?, Secure::Record, tell);
-//! proxy.serve(listener, std::future::pending()).await?;
+//! proxy.serve(listener, std::future::pending()).await;
 //! # Ok(())
 //! # }
 //! ```
@@ -87,18 +87,15 @@ impl Proxy {
         Self { client, secure, tell: Box::new(tell) }
     }
 
-    /// Serves until `end`.
-    ///
-    /// # Errors
-    /// When no connection can be accepted any more.
-    pub async fn serve(self, listener: TcpListener, end: impl Future<Output = ()>) -> io::Result<()> {
+    /// Serves until `end`. A connection that cannot be accepted is logged, and the next one is waited for.
+    pub async fn serve(self, listener: TcpListener, end: impl Future<Output = ()>) {
         let this = Arc::new(self);
         let places = Arc::new(Semaphore::new(CONNECTIONS as usize));
         let mut programs = JoinSet::new();
         let mut end = std::pin::pin!(end);
         loop {
             let place = tokio::select! {
-                place = places.clone().acquire_owned() => place.map_err(io::Error::other)?,
+                place = places.clone().acquire_owned() => place.expect("nobody closes the semaphore"),
                 () = &mut end => break,
             };
             let (stream, _) = tokio::select! {
@@ -125,7 +122,6 @@ impl Proxy {
         let _ = tokio::time::timeout(DRAIN, rest).await;
         programs.abort_all();
         this.client.close().await;
-        Ok(())
     }
 
     /// Serves one connection of a program, with its tunnels. It keeps its place until the program has closed, too.
@@ -166,8 +162,8 @@ impl Proxy {
         };
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let connected = async {
-            let addresses = self.client.resolver().addresses(&host, port).await?;
-            dial::connect_tcp(addresses).await
+            let addresses = self.client.resolver().addresses(&host, port).await.map_err(|error| error.to_string())?;
+            dial::connect_tcp(addresses).await.map_err(|error| error.to_string())
         };
         let mut back = match connected.await {
             Ok(stream) => stream,
@@ -261,19 +257,40 @@ fn plain(status: StatusCode, text: &str) -> Answer {
     answer
 }
 
+/// Address at which the proxy cannot listen.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {source}")]
+#[non_exhaustive]
+pub struct ListenError {
+    /// The address.
+    pub address: SocketAddr,
+    /// Error of the system.
+    pub source: io::Error,
+}
+
 /// Listens on `address`. Returns the listener and its address, which has the port if any free one was requested.
 ///
 /// # Errors
 /// When the address cannot be had.
-pub async fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
-    let listener = TcpListener::bind(address).await?;
-    let address = listener.local_addr()?;
-    Ok((listener, address))
+pub async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ListenError> {
+    let failed = |source| ListenError { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let local = listener.local_addr().map_err(failed)?;
+    Ok((listener, local))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn an_address_that_is_taken_is_named_with_its_cause() {
+        let (_listener, taken) = listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let error = listen(taken).await.unwrap_err();
+        assert_eq!((error.address, error.source.kind()), (taken, io::ErrorKind::AddrInUse));
+        let source = std::error::Error::source(&error).unwrap();
+        assert!(source.is::<io::Error>() && error.to_string().contains(&taken.to_string()), "{error}");
+    }
 
     #[test]
     fn http_becomes_https_at_its_port() {

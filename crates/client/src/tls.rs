@@ -2,13 +2,19 @@
 
 use std::{path::Path, sync::Arc};
 
-use rustls::pki_types::{CertificateDer, pem::PemObject};
+use rustls::{
+    RootCertStore,
+    pki_types::{CertificateDer, pem::PemObject},
+};
 use tiderace::{
     RustlsClient,
     transport::tls::{ClientTls, rustls_backend::CertificateCheck},
 };
 
-use crate::error::FetchError;
+use crate::{
+    error::FetchError,
+    setup_error::{TicketsError, TrustError},
+};
 
 /// Roots that a client trusts.
 #[derive(Clone, Debug)]
@@ -21,8 +27,15 @@ pub enum Trust {
     Anyone,
 }
 
-fn refused(error: impl std::fmt::Display) -> FetchError {
-    FetchError::Trust(error.to_string())
+/// Root certificates of a PEM text, and a store of them.
+fn roots(pem: &[u8]) -> Result<(Vec<Vec<u8>>, RootCertStore), TrustError> {
+    let (mut ders, mut store) = (Vec::new(), RootCertStore::empty());
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|source| TrustError::Pem { source })?;
+        ders.push(certificate.to_vec());
+        store.add(certificate).map_err(|source| TrustError::NoRoot { source })?;
+    }
+    if ders.is_empty() { Err(TrustError::Empty) } else { Ok((ders, store)) }
 }
 
 /// TLS for QUIC. Tickets stay in memory, or go into a file where BoringSSL is built in.
@@ -42,34 +55,28 @@ pub(crate) fn quic(
     }
     let tls = match trust {
         Trust::Platform => tls.platform_roots(),
-        Trust::Pem(pem) => tls.roots_pem(pem).map_err(refused)?,
+        Trust::Pem(pem) => tls.roots(roots(pem)?.0),
         Trust::Anyone => tls.verifier(Arc::new(CertificateCheck::new(|_| Ok(())))),
     };
-    Ok(Arc::new(tls.build().map_err(refused)?))
+    Ok(Arc::new(tls.build().map_err(TrustError::from)?))
 }
 
 #[cfg(feature = "boringssl")]
 fn in_file(trust: &Trust, protocol: &[u8], path: &Path, early_data: bool) -> Result<Arc<dyn ClientTls>, FetchError> {
-    let tickets = tiderace::FileTickets::open(path)
-        .map_err(|error| FetchError::Tickets(format!("cannot keep tickets in {}: {error}", path.display())))?;
+    let tickets =
+        tiderace::FileTickets::open(path).map_err(|source| TicketsError::Unusable { path: path.to_owned(), source })?;
     let tls = tiderace::BoringClient::builder().alpn(protocol).early_data(early_data).ticket_store(Arc::new(tickets));
     let tls = match trust {
         Trust::Platform => tls,
-        Trust::Pem(pem) => tls.roots_pem(pem).map_err(refused)?,
-        Trust::Anyone => {
-            return Err(FetchError::Tickets("tickets in a file need a server whose certificate is checked".to_owned()));
-        }
+        Trust::Pem(pem) => tls.roots(roots(pem)?.0),
+        Trust::Anyone => return Err(TicketsError::Unchecked.into()),
     };
-    Ok(Arc::new(tls.build().map_err(refused)?))
+    Ok(Arc::new(tls.build().map_err(TrustError::from)?))
 }
 
 #[cfg(not(feature = "boringssl"))]
 fn in_file(_: &Trust, _: &[u8], _: &Path, _: bool) -> Result<Arc<dyn ClientTls>, FetchError> {
-    Err(FetchError::Tickets(
-        "this build cannot write tickets to a file: rustls keeps parts of a session to itself, and the backend that does not, \
-         BoringSSL, is not built in"
-            .to_owned(),
-    ))
+    Err(TicketsError::NotBuiltIn.into())
 }
 
 /// TLS for TCP.
@@ -81,19 +88,14 @@ pub(crate) fn tcp(
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
-        .map_err(refused)?;
+        .map_err(|source| TrustError::Tcp { source })?;
     let mut tls = match trust {
         Trust::Platform => {
-            let verifier = rustls_platform_verifier::Verifier::new(provider).map_err(refused)?;
+            let verifier = rustls_platform_verifier::Verifier::new(provider);
+            let verifier = verifier.map_err(|source| TrustError::Platform { source })?;
             tls.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth()
         }
-        Trust::Pem(pem) => {
-            let mut roots = rustls::RootCertStore::empty();
-            for certificate in CertificateDer::pem_slice_iter(pem) {
-                roots.add(certificate.map_err(refused)?).map_err(refused)?;
-            }
-            tls.with_root_certificates(roots).with_no_client_auth()
-        }
+        Trust::Pem(pem) => tls.with_root_certificates(roots(pem)?.1).with_no_client_auth(),
         Trust::Anyone => {
             let verifier = Arc::new(CertificateCheck::new(|_| Ok(())));
             tls.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()

@@ -1,7 +1,6 @@
 //! Discovery of HTTP/3: HTTPS record, `alt-svc`, or the same port.
 
 use std::{
-    io,
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
@@ -127,7 +126,7 @@ async fn reachable(addresses: &[SocketAddr], within: Duration) -> Option<SocketA
 async fn at(alternative: &Alternative, resolver: &Resolver, same: SocketAddr) -> SocketAddr {
     let here = SocketAddr::new(same.ip(), alternative.port);
     let Some(host) = &alternative.host else { return here };
-    let found: io::Result<Vec<SocketAddr>> = resolver.addresses(host, alternative.port).await;
+    let found = resolver.addresses(host, alternative.port).await;
     found.ok().and_then(|found| found.first().copied()).unwrap_or(here)
 }
 

@@ -9,7 +9,8 @@ use std::{
 use bytes::Bytes;
 use capture::PacketFile;
 use client::{
-    Cause, Client, FetchError, KnownAddresses, Leg, Pace, Route, Settings, Timeouts, Trust, Watch, fetch::ResponseBody,
+    Cause, Client, FetchError, KnownAddresses, Leg, Pace, Route, Settings, Timeouts, Trust, UrlError, Watch,
+    fetch::ResponseBody,
 };
 use http::{HeaderMap, Method, Request};
 use http_body_util::{BodyExt, Empty};
@@ -93,7 +94,8 @@ impl Target {
 
     fn request(&self, method: Method) -> Result<Request<Empty<Bytes>>, FetchError> {
         let mut request = Request::new(Empty::new());
-        *request.uri_mut() = self.url.parse().map_err(|error| FetchError::Url(format!("{}: {error}", self.url)))?;
+        *request.uri_mut() =
+            self.url.parse().map_err(|source| UrlError::Malformed { url: self.url.clone(), source })?;
         *request.method_mut() = method;
         *request.headers_mut() = self.fields.clone();
         Ok(request)

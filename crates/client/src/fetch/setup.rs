@@ -11,6 +11,7 @@ use crate::{
     memory::Network,
     race::{Leg, Plan, SkipReason},
     resolve::{Offer, may_lead},
+    setup_error::UrlError,
 };
 
 /// Target of a request.
@@ -25,9 +26,9 @@ impl Target {
         let secure = match uri.scheme() {
             Some(scheme) if *scheme == Scheme::HTTPS => true,
             Some(scheme) if *scheme == Scheme::HTTP => false,
-            _ => return Err(FetchError::Url(format!("`{uri}` is no http or https URL"))),
+            _ => return Err(UrlError::Scheme { url: uri.to_string(), expected: "http or https" }.into()),
         };
-        let host = uri.host().ok_or_else(|| FetchError::Url(format!("`{uri}` has no host")))?;
+        let host = uri.host().ok_or_else(|| UrlError::NoHost { url: uri.to_string() })?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
         let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
         Ok(Self { host, port, secure })

@@ -4,7 +4,7 @@
 //! returns them. With a server of its own choice, a client sends all queries to that server.
 //!
 //! ```no_run
-//! # async fn example() -> std::io::Result<()> {
+//! # async fn example() -> Result<(), tiderace_client::resolve::ResolveError> {
 //! use tiderace_client::resolve::Resolver;
 //!
 //! let found = Resolver::system().resolve("www.example.org", 443).await?;
@@ -24,7 +24,7 @@ use std::{
 use hickory_resolver::{
     TokioResolver,
     config::{ConnectionConfig, NameServerConfig, ResolverConfig},
-    net::runtime::TokioRuntimeProvider,
+    net::{NetError, runtime::TokioRuntimeProvider},
     proto::rr::{RData, RecordType},
 };
 
@@ -41,6 +41,33 @@ const RECORD_PATIENCE: Duration = Duration::from_secs(5);
 const ALIASES: usize = 4;
 /// Addresses of one origin that are used.
 const ADDRESSES: usize = 16;
+
+/// Cause for which a host has no address here.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResolveError {
+    /// Error of the system's resolver, which does not tell an unknown name from other causes.
+    #[error(transparent)]
+    System(io::Error),
+    /// The chosen name server does not answer, or answers with an error.
+    #[error("the name server does not help: {source}")]
+    NameServer {
+        /// Error of the exchange.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The host does not exist, or has no address.
+    #[error("it has no address")]
+    NoAddress,
+}
+
+impl ResolveError {
+    fn of_server(error: NetError) -> Self {
+        if error.is_nx_domain() || error.is_no_records_found() {
+            return Self::NoAddress;
+        }
+        Self::NameServer { source: error.into() }
+    }
+}
 
 /// Result of resolving an origin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -88,7 +115,7 @@ impl Resolver {
     ///
     /// # Errors
     /// When the system has no random numbers.
-    pub fn at(server: SocketAddr) -> io::Result<Self> {
+    pub fn at(server: SocketAddr) -> Result<Self, ResolveError> {
         let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()].map(|mut connection| {
             connection.port = server.port();
             connection
@@ -96,7 +123,7 @@ impl Resolver {
         let server = NameServerConfig::new(server.ip(), true, connections.into());
         let config = ResolverConfig::from_parts(None, Vec::new(), vec![server]);
         let resolver = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default()).build();
-        let records = Some(resolver.map_err(io::Error::other)?);
+        let records = Some(resolver.map_err(ResolveError::of_server)?);
         Ok(Self { records, own: true, delay: RECORD_DELAY, known: Vec::new() })
     }
 
@@ -122,7 +149,7 @@ impl Resolver {
     ///
     /// # Errors
     /// When no address is found.
-    pub async fn resolve(&self, host: &str, port: u16) -> io::Result<Found> {
+    pub async fn resolve(&self, host: &str, port: u16) -> Result<Found, ResolveError> {
         if let Ok(ip) = host.parse::<IpAddr>() {
             let address = SocketAddr::new(ip, port);
             return Ok(Found { tcp: vec![address], quic: vec![address], offer: None });
@@ -191,19 +218,19 @@ impl Resolver {
     ///
     /// # Errors
     /// When it has none.
-    pub async fn addresses(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    pub async fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, ResolveError> {
         if let Some(addresses) = self.known(host, port) {
             return Ok(addresses);
         }
         let mut found: Vec<SocketAddr> = match &self.records {
             Some(resolver) if self.own => {
-                let looked = resolver.lookup_ip(absolute(host)).await.map_err(io::Error::other)?;
+                let looked = resolver.lookup_ip(absolute(host)).await.map_err(ResolveError::of_server)?;
                 looked.iter().map(|ip| SocketAddr::new(ip, port)).collect()
             }
-            _ => tokio::net::lookup_host((host, port)).await?.collect(),
+            _ => tokio::net::lookup_host((host, port)).await.map_err(ResolveError::System)?.collect(),
         };
         found.truncate(ADDRESSES);
-        if found.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(found) }
+        if found.is_empty() { Err(ResolveError::NoAddress) } else { Ok(found) }
     }
 
     /// The offers of an origin, best first, and the alias that led to them. What cannot be found out is no offer.
