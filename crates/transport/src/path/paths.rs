@@ -272,6 +272,14 @@ impl Paths {
         self.preferred = address;
     }
 
+    /// Sets the address that this server prefers, unless the client came to it, at `local`, anyway.
+    pub(crate) fn offer_preferred_address(&mut self, address: Option<PreferredAddress>, local: Option<IpAddr>) {
+        self.set_preferred_address(address.map(Box::new));
+        if self.is_preferred(local) {
+            self.set_preferred_address(None);
+        }
+    }
+
     /// Lets a client move to the address that the server prefers.
     pub(crate) fn follow_preferred_address(&mut self, follows: bool) {
         self.follows_preferred = follows;
