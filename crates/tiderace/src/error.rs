@@ -128,7 +128,7 @@ pub(crate) fn from_reset_at(error: streams::ResetAtError) -> ResetAtError {
         streams::ResetAtError::Unsupported => ResetAtError::Unsupported,
         streams::ResetAtError::TooLarge { limit } => ResetAtError::TooLarge { limit },
         streams::ResetAtError::Stopped(code) => ResetAtError::Stopped(code),
-        streams::ResetAtError::Closed | streams::ResetAtError::Unknown => ResetAtError::StreamClosed,
+        _ => ResetAtError::StreamClosed,
     }
 }
 

@@ -57,6 +57,7 @@ impl Default for DatagramsConfig {
 
 /// Error of a datagram that was not accepted for sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SendDatagramError {
     /// The peer takes no datagrams.
     #[error("the peer does not support datagrams")]
@@ -319,7 +320,7 @@ impl Datagrams {
     ///
     /// The writer ends at the end of the packet's payload. A frame that extends to the end has no length, so no frame may follow it.
     /// Datagrams that fit into no packet of this path are dropped.
-    pub fn write(&mut self, now: Instant, w: &mut Writer<'_>, record: &mut impl FnMut(SentFrame)) {
+    pub(crate) fn write(&mut self, now: Instant, w: &mut Writer<'_>, record: &mut impl FnMut(SentFrame)) {
         self.write_while(now, w, |_| true, record);
     }
 

@@ -55,6 +55,7 @@ pub struct Opened {
 
 /// A packet that could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// No keys for the packet: it comes too early or too late.
     #[error("no keys for the packet")]
@@ -94,6 +95,7 @@ impl OpenError {
 
 /// A packet that could not be sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SealError {
     /// No keys for the packet.
     #[error("no keys for the packet")]

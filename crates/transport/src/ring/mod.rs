@@ -91,6 +91,7 @@ impl std::fmt::Debug for RingKey {
 
 /// Error of sealed content that could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// The ring has no such key, or its time has ended.
     #[error("the ring has no key {0}, or its time is over")]

@@ -64,6 +64,7 @@ pub struct ReceivedBytes {
 
 /// Error of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum WriteError {
     /// The send buffer is full; [`StreamEvent::Writable`] follows.
     #[error("the send buffer is full")]
@@ -81,6 +82,7 @@ pub enum WriteError {
 
 /// Error of a reset with a reliable size (RESET_STREAM_AT).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ResetAtError {
     /// The peer does not accept RESET_STREAM_AT, or its transport parameters are not known yet.
     #[error("the peer does not accept RESET_STREAM_AT")]
@@ -104,6 +106,7 @@ pub enum ResetAtError {
 
 /// Error of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReadError {
     /// No data; [`StreamEvent::Readable`] follows.
     #[error("no data is there yet")]
