@@ -43,14 +43,14 @@ const MAX_RANGES: usize = 64;
 
 /// Policy of acknowledgements of ack-eliciting packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AckPolicy {
+pub(crate) struct AckPolicy {
     /// Number of ack-eliciting packets after which an acknowledgement is due (RFC 9000 §13.2.2 SHOULD-1: 2).
-    pub ack_eliciting_threshold: u32,
+    pub(crate) ack_eliciting_threshold: u32,
     /// … or longest delay of an acknowledgement, as advertised to the peer (RFC 9000 §18.2).
-    pub max_ack_delay: Duration,
+    pub(crate) max_ack_delay: Duration,
     /// … or at once when a packet is missing and this number of later ones has arrived (draft-ietf-quic-ack-frequency-14 §6.2): 1 for any
     /// gap, as RFC 9000 §13.2.1 requires; 0 for never.
-    pub reordering_threshold: u64,
+    pub(crate) reordering_threshold: u64,
 }
 
 impl Default for AckPolicy {
@@ -61,13 +61,13 @@ impl Default for AckPolicy {
 
 impl AckPolicy {
     /// Every packet at once, as Initial and Handshake packets are acknowledged.
-    pub const IMMEDIATE: Self =
+    pub(crate) const IMMEDIATE: Self =
         Self { ack_eliciting_threshold: 1, max_ack_delay: Duration::ZERO, reordering_threshold: 1 };
 }
 
 /// Owner of the record of received packets of one packet number space.
 #[derive(Clone, Debug)]
-pub struct AckState {
+pub(crate) struct AckState {
     received: RangeSet,
     /// Packets below have been forgotten, and count as duplicates.
     floor: u64,
@@ -97,7 +97,7 @@ pub struct AckState {
 
 impl AckState {
     /// State before the first packet.
-    pub fn new(policy: AckPolicy) -> Self {
+    pub(crate) fn new(policy: AckPolicy) -> Self {
         Self {
             received: RangeSet::new(),
             floor: 0,
@@ -118,19 +118,19 @@ impl AckState {
     }
 
     /// For Initial and Handshake packets. RFC 9000 §13.2.1 MUST-2: they are acknowledged at once.
-    pub fn handshake() -> Self {
+    pub(crate) fn handshake() -> Self {
         Self::new(AckPolicy::IMMEDIATE)
     }
 
     /// State of the acknowledgements that are due.
-    pub fn policy(&self) -> &AckPolicy {
+    pub(crate) fn policy(&self) -> &AckPolicy {
         &self.policy
     }
 
     /// Processes a request of the peer for another frequency; `sequence` numbers its requests. Returns false unless it is the newest one,
     /// which alone counts.
     // draft-ietf-quic-ack-frequency-14 §4 MUST: ignored unless its number is above that of the last one obeyed.
-    pub fn on_request(&mut self, sequence: u64, policy: AckPolicy) -> bool {
+    pub(crate) fn on_request(&mut self, sequence: u64, policy: AckPolicy) -> bool {
         if self.request.is_some_and(|newest| sequence <= newest) {
             return false;
         }
@@ -145,7 +145,7 @@ impl AckState {
 
     /// Makes the next ACK frame due at once, as the current packet requests (IMMEDIATE_ACK).
     // draft-ietf-quic-ack-frequency-14 §5 SHOULD. One per batch of datagrams, like every acknowledgement.
-    pub fn on_immediate(&mut self) {
+    pub(crate) fn on_immediate(&mut self) {
         self.at_once = true;
     }
 
@@ -161,14 +161,14 @@ impl AckState {
 
     /// Returns whether the packet was received before, or is so old that this is no longer known.
     #[inline]
-    pub fn is_duplicate(&self, pn: u64) -> bool {
+    pub(crate) fn is_duplicate(&self, pn: u64) -> bool {
         pn < self.floor || (self.largest().is_some_and(|largest| pn <= largest) && self.received.contains(pn))
     }
 
     /// Records an authenticated packet that is no duplicate, with the arrival time of its datagram. Returns true if its number is the
     /// highest so far.
     #[inline]
-    pub fn on_packet(&mut self, pn: u64, received_at: Instant, ack_eliciting: bool, ecn: Option<Ecn>) -> bool {
+    pub(crate) fn on_packet(&mut self, pn: u64, received_at: Instant, ack_eliciting: bool, ecn: Option<Ecn>) -> bool {
         let newest = self.largest().is_none_or(|largest| pn > largest);
         self.received.insert(pn);
         if self.received.range_count() > MAX_RANGES
@@ -255,7 +255,7 @@ impl AckState {
 
     /// Returns whether an ACK frame is due. To be asked once per batch of datagrams.
     #[inline]
-    pub fn wants_ack(&self, now: Instant) -> bool {
+    pub(crate) fn wants_ack(&self, now: Instant) -> bool {
         // RFC 9000 §13.2.1 MUST NOT-1: one ack-eliciting packet causes at most one packet of nothing but an
         // acknowledgement
         // RFC 9000 §13.2.1 MUST NOT-2: packets that ask for no acknowledgement do not cause one by themselves
@@ -267,25 +267,25 @@ impl AckState {
 
     /// Time at which an ACK frame is due if no further packet arrives.
     #[inline]
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
     /// Returns whether an ACK frame would have new information, so that it is worth its bytes in a packet that is sent anyway.
     #[inline]
-    pub fn has_news(&self) -> bool {
+    pub(crate) fn has_news(&self) -> bool {
         self.unreported
     }
 
     /// Writes an ACK frame; returns the largest acknowledged packet number, to be recorded as [`crate::sent::SentFrame::Ack`]. `None`
     /// without packets to acknowledge, or without room.
-    pub fn write(&mut self, w: &mut Writer<'_>, now: Instant, ack_delay_exponent: u8) -> Option<u64> {
+    pub(crate) fn write(&mut self, w: &mut Writer<'_>, now: Instant, ack_delay_exponent: u8) -> Option<u64> {
         let room = w.remaining();
         self.write_within(w, now, ack_delay_exponent, room)
     }
 
     /// Like [`write`](Self::write), in at most `room` bytes, which leaves room for other frames.
-    pub fn write_within(
+    pub(crate) fn write_within(
         &mut self,
         w: &mut Writer<'_>,
         now: Instant,
@@ -327,7 +327,7 @@ impl AckState {
 
     /// Processes the acknowledgement of an ACK frame of this endpoint that covered up to `largest`. RFC 9000 §13.2.3 SHOULD-2: these
     /// packets need not be acknowledged again.
-    pub fn on_ack_acked(&mut self, largest: u64) {
+    pub(crate) fn on_ack_acked(&mut self, largest: u64) {
         // The newest range stays: the next ACK frame needs a largest packet number.
         // RFC 9000 §13.2.3 MUST-2: the largest number is never forgotten
         let keep_from = self.received.max().map_or(0, |max| max.min(largest + 1));
@@ -339,270 +339,20 @@ impl AckState {
 
     /// The largest packet number received.
     #[inline]
-    pub fn largest(&self) -> Option<u64> {
+    pub(crate) fn largest(&self) -> Option<u64> {
         self.received.max()
     }
 
-    /// Counts of received ECN marks.
-    pub fn ecn_counts(&self) -> EcnCounts {
-        self.ecn
-    }
-
     /// Returns memory that a busy phase left behind.
-    pub fn shrink(&mut self) {
+    pub(crate) fn shrink(&mut self) {
         self.received.shrink();
     }
 
     /// Bytes of memory held beside the struct itself.
-    pub fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         self.received.memory() + self.times.as_ref().map_or(0, |times| size_of::<ArrivalTimes>() + times.memory())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use proptest::prelude::*;
-    use wire::{Frame, Frames};
-
-    use super::*;
-
-    fn at(millis: u64) -> Instant {
-        Instant::from_millis(millis)
-    }
-
-    fn state() -> AckState {
-        AckState::new(AckPolicy::default())
-    }
-
-    /// Content of an ACK frame: ranges, raw delay, counts.
-    fn written(acks: &mut AckState, now: Instant) -> (Vec<std::ops::RangeInclusive<u64>>, u64, Option<EcnCounts>) {
-        let mut buffer = [0; 1000];
-        let mut w = Writer::new(&mut buffer);
-        acks.write(&mut w, now, 3).expect("something to acknowledge");
-        let Some(Ok(Frame::Ack(ack))) = Frames::new(w.written()).next() else { panic!("no ACK frame") };
-        (ack.ranges().collect(), ack.delay, ack.ecn)
-    }
-
-    // RFC 9000 §13.2.1 SHOULD-1, MUST-1, MUST NOT-1; RFC 9000 §13.2.2 SHOULD-1
-    #[test]
-    fn every_second_or_after_the_delay() {
-        let mut acks = state();
-        acks.on_packet(0, at(0), true, None);
-        assert!(!acks.wants_ack(at(24)));
-        assert_eq!(acks.deadline(), Some(at(25)));
-        assert!(acks.wants_ack(at(25)));
-        acks.on_packet(1, at(2), true, None);
-        assert!(acks.wants_ack(at(2)));
-        assert_eq!(written(&mut acks, at(10)), (vec![0..=1], 1000, None), "8 ms in units of 8 us");
-        assert_eq!((acks.wants_ack(at(1000)), acks.deadline()), (false, None));
-    }
-
-    // RFC 9000 §13.2.1 MUST NOT-2
-    #[test]
-    fn what_asks_for_nothing_is_not_acknowledged_by_itself() {
-        let mut acks = state();
-        for pn in 0..10 {
-            acks.on_packet(pn, at(pn), false, None);
-        }
-        assert_eq!((acks.wants_ack(at(1000)), acks.deadline(), acks.has_news()), (false, None, true));
-        // Nor does it make a gap of those that ask.
-        acks.on_packet(10, at(10), true, None);
-        assert!(!acks.wants_ack(at(10)));
-    }
-
-    // RFC 9000 §13.2.1 SHOULD-3
-    #[test]
-    fn gaps_and_late_packets_are_reported_at_once() {
-        let mut acks = state();
-        acks.on_packet(0, at(0), true, None);
-        acks.on_packet(2, at(0), true, None);
-        assert!(acks.at_once);
-        written(&mut acks, at(0));
-        acks.on_packet(3, at(1), true, None);
-        assert!(!acks.wants_ack(at(1)), "the gap has been reported");
-        acks.on_packet(1, at(1), true, None);
-        assert!(acks.at_once);
-    }
-
-    // RFC 9000 §13.2.1 MUST-2, SHOULD-4; RFC 9000 §13.4.1 MUST-1
-    #[test]
-    fn handshake_packets_and_congestion_marks_are_reported_at_once() {
-        let mut acks = AckState::handshake();
-        acks.on_packet(0, at(0), true, None);
-        assert!(acks.wants_ack(at(0)));
-        let mut acks = state();
-        acks.on_packet(0, at(0), true, Some(Ecn::Ce));
-        assert!(acks.wants_ack(at(0)));
-        assert_eq!(written(&mut acks, at(0)).2, Some(EcnCounts { ect0: 0, ect1: 0, ce: 1 }));
-    }
-
-    /// The table of draft-ietf-quic-ack-frequency §6.2.1 for a threshold of 3.
-    #[test]
-    fn reordering_threshold_of_three() {
-        let mut acks =
-            AckState::new(AckPolicy { ack_eliciting_threshold: 1000, reordering_threshold: 3, ..AckPolicy::default() });
-        for (pn, expected) in
-            [(0, false), (1, false), (3, false), (4, false), (5, true), (8, false), (9, true), (10, true)]
-        {
-            acks.on_packet(pn, at(0), true, None);
-            assert_eq!(acks.wants_ack(at(0)), expected, "{pn}");
-            if expected {
-                written(&mut acks, at(0));
-            }
-        }
-    }
-
-    /// The table of draft-ietf-quic-ack-frequency-14 §6.2.1 for a threshold of 5.
-    #[test]
-    fn reordering_threshold_of_five() {
-        let mut acks =
-            AckState::new(AckPolicy { ack_eliciting_threshold: 1000, reordering_threshold: 5, ..AckPolicy::default() });
-        for (pn, expected) in
-            [(0, false), (1, false), (3, false), (5, false), (6, false), (7, true), (8, false), (9, true)]
-        {
-            acks.on_packet(pn, at(0), true, None);
-            assert_eq!(acks.wants_ack(at(0)), expected, "{pn}");
-            if expected {
-                written(&mut acks, at(0));
-            }
-        }
-        // draft-ietf-quic-ack-frequency-14 §6.2: what the peer has declared lost by then arrives.
-        acks.on_packet(4, at(0), true, None);
-        assert!(acks.wants_ack(at(0)));
-    }
-
-    /// A threshold of 0: reordering alone makes no acknowledgement.
-    #[test]
-    fn reordering_threshold_of_none() {
-        let mut acks =
-            AckState::new(AckPolicy { ack_eliciting_threshold: 10, reordering_threshold: 0, ..AckPolicy::default() });
-        for pn in [0, 5, 3, 20, 30, 1, 2, 40, 39] {
-            acks.on_packet(pn, at(0), true, None);
-            assert!(!acks.wants_ack(at(24)), "{pn}");
-        }
-        acks.on_packet(50, at(0), true, None);
-        assert!(acks.wants_ack(at(0)), "the tenth");
-    }
-
-    #[test]
-    fn the_newest_request_counts() {
-        let mut acks = state();
-        let policy = |packets, millis| AckPolicy {
-            ack_eliciting_threshold: packets,
-            max_ack_delay: Duration::from_millis(millis),
-            reordering_threshold: 3,
-        };
-        acks.on_packet(0, at(0), true, None);
-        assert!(acks.on_request(4, policy(10, 60)));
-        assert_eq!(acks.deadline(), Some(at(60)), "what waits may wait as long as what follows");
-        assert!(!acks.on_request(3, policy(2, 5)) && !acks.on_request(4, policy(2, 5)));
-        for pn in 1..9 {
-            acks.on_packet(pn, at(1), true, None);
-        }
-        assert!(!acks.wants_ack(at(59)));
-        acks.on_packet(9, at(1), true, None);
-        assert!(acks.wants_ack(at(1)));
-        written(&mut acks, at(1));
-        acks.on_packet(10, at(2), true, None);
-        assert!(acks.on_request(5, policy(10, 5)));
-        assert_eq!(acks.deadline(), Some(at(7)));
-        acks.on_immediate();
-        assert!(acks.wants_ack(at(2)));
-    }
-
-    /// draft-ietf-quic-ack-frequency-14 §6.3.
-    #[test]
-    fn congestion_is_reported_where_it_begins() {
-        let mut acks = AckState::new(AckPolicy { ack_eliciting_threshold: 10, ..AckPolicy::default() });
-        for (pn, mark, expected) in
-            [(0, Ecn::Ect0, false), (1, Ecn::Ce, true), (2, Ecn::Ce, false), (3, Ecn::Ect0, false), (4, Ecn::Ce, true)]
-        {
-            acks.on_packet(pn, at(0), true, Some(mark));
-            assert_eq!(acks.wants_ack(at(0)), expected, "{pn}");
-            if expected {
-                written(&mut acks, at(0));
-            }
-        }
-    }
-
-    /// However few acknowledgements the peer wants: every range is reported once before it is forgotten.
-    #[test]
-    fn no_range_is_forgotten_unreported() {
-        let policy = AckPolicy { ack_eliciting_threshold: 1000, reordering_threshold: 0, ..AckPolicy::default() };
-        let mut acks = AckState::new(policy);
-        let mut reported = BTreeSet::new();
-        for pn in (0..2000).step_by(2) {
-            acks.on_packet(pn, at(0), true, None);
-            if acks.wants_ack(at(0)) {
-                reported.extend(written(&mut acks, at(0)).0.into_iter().flatten());
-            }
-        }
-        assert!((0..1900).step_by(2).all(|pn| reported.contains(&pn)));
-    }
-
-    // RFC 9000 §13.2.5 MUST NOT-1
-    #[test]
-    fn arrival_of_the_largest_gives_the_delay() {
-        let mut acks = state();
-        acks.on_packet(5, at(10), true, None);
-        acks.on_packet(4, at(17), true, None);
-        assert_eq!(written(&mut acks, at(18)), (vec![4..=5], 1000, None));
-    }
-
-    // RFC 9000 §12.3 MUST-3; RFC 9000 §13.2.3 SHOULD-2, MUST-1, MUST-2
-    #[test]
-    fn forgets_what_the_peer_knows() {
-        let mut acks = state();
-        for pn in [0, 1, 3, 4, 8] {
-            acks.on_packet(pn, at(0), true, None);
-        }
-        acks.on_ack_acked(3);
-        assert_eq!(written(&mut acks, at(0)).0, [8..=8, 4..=4]);
-        assert!(acks.is_duplicate(2), "unknown whether it is one: treated as such");
-        assert!(!acks.is_duplicate(5));
-        acks.on_ack_acked(100);
-        assert_eq!(written(&mut acks, at(0)).0, [8..=8]);
-        assert!(acks.is_duplicate(8) && acks.is_duplicate(7) && !acks.is_duplicate(9));
-    }
-
-    #[test]
-    fn memory_is_bounded() {
-        let mut acks = state();
-        for pn in 0..100_000 {
-            if !acks.is_duplicate(pn * 2) {
-                acks.on_packet(pn * 2, at(0), true, None);
-            }
-        }
-        assert_eq!(acks.received.range_count(), MAX_RANGES);
-        assert!(acks.memory() <= 2048);
-        assert!(acks.is_duplicate(3));
-        let mut small = [0; 20];
-        let mut w = Writer::new(&mut small);
-        assert_eq!(acks.write(&mut w, at(0), 3), Some(199_998), "as many ranges as fit");
-    }
-
-    proptest! {
-        /// No packet is taken twice, and all that is reported was received.
-        // RFC 9000 §13.2.3 SHOULD-1, SHOULD-3
-        #[test]
-        fn reports_only_what_arrived(pns in proptest::collection::vec(0u64..300, 1..400), acked in 0u64..300) {
-            let mut acks = state();
-            let mut model = BTreeSet::new();
-            for (i, pn) in pns.into_iter().enumerate() {
-                if !acks.is_duplicate(pn) {
-                    acks.on_packet(pn, at(0), true, None);
-                    prop_assert!(model.insert(pn), "{} twice", pn);
-                }
-                if i == 100 {
-                    acks.on_ack_acked(acked);
-                }
-            }
-            prop_assert_eq!(acks.largest(), model.last().copied());
-            for pn in written(&mut acks, at(0)).0.into_iter().flatten() {
-                prop_assert!(model.contains(&pn));
-            }
-        }
-    }
-}
+mod tests;

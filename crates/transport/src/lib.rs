@@ -6,40 +6,48 @@
 //! The modules, in the order in which data meets them:
 //!
 //! - [`Endpoint`] finds the connection of a datagram, and begins connection attempts.
-//! - [`Connection`] composes `handshake`, [`keys`], [`acks`], [`ack_frequency`], [`recovery`] with [`congestion`] and [`pacing`], `path`,
+//! - [`Connection`] composes `handshake`, `keys`, `acks`, [`ack_frequency`], [`recovery`] with [`congestion`] and `pacing`, `path`,
 //!   [`streams`], [`datagrams`] and [`fec`].
 //! - [`memory`] limits what a peer can make them hold; [`ring`] has the keys that servers share.
 //! - [`profile`] holds the settings; [`stats`] and [`observe`] report, and [`qlog`] writes reports to files.
 
 pub mod ack_frequency;
-pub mod acks;
+mod acks;
 mod books;
 mod cid;
 mod config;
 pub mod congestion;
 mod connection;
 pub mod crypto;
+#[cfg(feature = "testing")]
 pub mod crypto_stream;
+#[cfg(not(feature = "testing"))]
+#[allow(dead_code, unreachable_pub, reason = "tests use more of it than the crate")]
+mod crypto_stream;
 pub mod datagrams;
 mod endpoint;
 pub mod error;
 mod events;
 pub mod fec;
 mod handshake;
+#[cfg(feature = "testing")]
 pub mod keys;
+#[cfg(not(feature = "testing"))]
+#[allow(dead_code, unreachable_pub, reason = "tests use more of it than the crate")]
+mod keys;
 pub mod memory;
 pub mod observe;
-pub mod pacing;
+mod pacing;
 mod path;
 mod pins;
 pub mod profile;
 pub mod qlog;
 pub mod quic_lb;
-pub mod range_set;
+mod range_set;
 pub mod reach;
 pub mod recovery;
 pub mod ring;
-pub mod sent;
+mod sent;
 pub mod stats;
 pub mod streams;
 mod timers;
@@ -63,7 +71,7 @@ pub use endpoint::{
 };
 pub use error::{Code, MigrateError, TransportError};
 pub use events::{CloseReason, Event};
-pub use keys::KeyUpdatePolicy;
+pub use keys::{KeyLimits, KeyUpdatePolicy};
 pub use profile::Profile;
 pub use stats::Stats;
 pub use timers::Timer;

@@ -16,10 +16,14 @@ use crate::{
     acks::Ecn,
     crypto::CipherSuite,
     events::CloseReason,
-    recovery::{LossTrigger, PathDirection},
-    sent::SentFrame,
+    recovery::PathDirection,
     timers::Timer,
     tls::{Direction, Level},
+};
+
+pub use crate::{
+    recovery::LossTrigger,
+    sent::{ControlFrame, SentFrame},
 };
 
 /// Packet number space of an event, which distinguishes 0-RTT and 1-RTT.

@@ -29,7 +29,7 @@ const BYTE_NANOS: u64 = 8_000_000_000;
 
 /// Owns the credit of one path.
 #[derive(Clone, Debug)]
-pub struct Pacer {
+pub(crate) struct Pacer {
     mtu: u64,
     /// `None` without pacing.
     rate: Option<Bitrate>,
@@ -44,7 +44,7 @@ pub struct Pacer {
 
 impl Pacer {
     /// A pacer that lets everything pass until it is given a rate.
-    pub fn new(mtu: u16, now: Instant) -> Self {
+    pub(crate) fn new(mtu: u16, now: Instant) -> Self {
         let mtu = u64::from(mtu);
         let capacity = IDLE_BURST * mtu;
         Self {
@@ -60,7 +60,7 @@ impl Pacer {
 
     /// Sets the rate; `None` ends pacing. `max_quantum` bounds the burst, beside the limits of GSO, also after idling;
     /// `u64::MAX` leaves both to the pacer.
-    pub fn set_rate(&mut self, now: Instant, rate: Option<Bitrate>, max_quantum: u64) {
+    pub(crate) fn set_rate(&mut self, now: Instant, rate: Option<Bitrate>, max_quantum: u64) {
         self.refill(now);
         let max_burst = MAX_SEGMENTS * self.mtu;
         // A rate of zero would never let the packet out that measures a better one.
@@ -78,7 +78,7 @@ impl Pacer {
     }
 
     /// The size of the datagrams changed.
-    pub fn set_mtu(&mut self, mtu: u16) {
+    pub(crate) fn set_mtu(&mut self, mtu: u16) {
         self.mtu = u64::from(mtu);
     }
 
@@ -86,7 +86,7 @@ impl Pacer {
     #[inline]
     // RFC 9002 §7.7 SHOULD-1: sending is paced
     // RFC 9002 §7.7 MUST-1: bursts are paced or bounded
-    pub fn budget(&mut self, now: Instant, want: u64) -> u64 {
+    pub(crate) fn budget(&mut self, now: Instant, want: u64) -> u64 {
         if self.rate.is_none() {
             return u64::MAX;
         }
@@ -96,7 +96,7 @@ impl Pacer {
     }
 
     /// Time at which [`Pacer::budget`] permits a part of `want`; `None` if it does at `now`.
-    pub fn next_release(&mut self, now: Instant, want: u64) -> Option<Instant> {
+    pub(crate) fn next_release(&mut self, now: Instant, want: u64) -> Option<Instant> {
         let rate = self.rate?;
         self.refill(now);
         let missing =
@@ -108,20 +108,15 @@ impl Pacer {
 
     /// Subtracts the bytes of a sent packet. Packets that may not wait (probes) overdraw the bucket.
     #[inline]
-    pub fn on_sent(&mut self, bytes: u16) {
+    pub(crate) fn on_sent(&mut self, bytes: u16) {
         if self.rate.is_some() {
             self.credit = (self.credit - i64::from(bytes)).max(-signed(self.capacity));
         }
     }
 
     /// Pacing rate; `None` while nothing is paced.
-    pub fn rate(&self) -> Option<Bitrate> {
+    pub(crate) fn rate(&self) -> Option<Bitrate> {
         self.rate
-    }
-
-    /// Bytes in a burst.
-    pub fn quantum(&self) -> u64 {
-        self.quantum
     }
 
     /// Adds what has flowed in since the last time.
@@ -229,9 +224,9 @@ mod tests {
     #[test]
     fn bursts_fit_gso_and_timers() {
         // A millisecond at 100 Mbit/s is 12.5 kB.
-        assert_eq!(pacer(Bitrate::from_mbps(100)).quantum(), 12_500);
-        assert_eq!(pacer(Bitrate::from_mbps(1)).quantum(), 2 * u64::from(MTU));
-        assert_eq!(pacer(Bitrate::from_mbps(2000)).quantum(), 64 * u64::from(MTU));
+        assert_eq!(pacer(Bitrate::from_mbps(100)).quantum, 12_500);
+        assert_eq!(pacer(Bitrate::from_mbps(1)).quantum, 2 * u64::from(MTU));
+        assert_eq!(pacer(Bitrate::from_mbps(2000)).quantum, 64 * u64::from(MTU));
         let (_, wakeups) = drive(&mut pacer(Bitrate::from_mbps(100)), Duration::from_secs(1), || Duration::ZERO);
         assert!(wakeups <= 1100, "{wakeups} timers in a second");
     }

@@ -9,20 +9,20 @@ use std::ops::RangeInclusive;
 
 /// Packet numbers as ascending, disjoint ranges between which at least one number is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RangeSet {
+pub(crate) struct RangeSet {
     /// First and last number of each range.
     ranges: VecDeque<(u64, u64)>,
 }
 
 impl RangeSet {
     /// The empty set; holds no memory.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { ranges: VecDeque::new() }
     }
 
     /// Adds one number; false when it was there already.
     #[inline]
-    pub fn insert(&mut self, number: u64) -> bool {
+    pub(crate) fn insert(&mut self, number: u64) -> bool {
         match self.ranges.back_mut() {
             Some(last) if number == last.1 + 1 => {
                 last.1 = number;
@@ -59,7 +59,7 @@ impl RangeSet {
     }
 
     /// Takes out all numbers from `first` to `last`, both included.
-    pub fn remove_range(&mut self, first: u64, last: u64) {
+    pub(crate) fn remove_range(&mut self, first: u64, last: u64) {
         if first > last {
             return;
         }
@@ -104,12 +104,12 @@ impl RangeSet {
 
     /// Returns whether all numbers from `first` to `last`, both included, are in the set.
     #[inline]
-    pub fn contains_all(&self, first: u64, last: u64) -> bool {
+    pub(crate) fn contains_all(&self, first: u64, last: u64) -> bool {
         self.ranges.get(self.first_ending_from(last)).is_some_and(|&(start, _)| start <= first)
     }
 
     /// The lowest number from `number` on that is not in the set, if a higher one is.
-    pub fn first_missing(&self, number: u64) -> Option<u64> {
+    pub(crate) fn first_missing(&self, number: u64) -> Option<u64> {
         let at = self.first_ending_from(number);
         let &(start, end) = self.ranges.get(at)?;
         if start > number {
@@ -119,7 +119,7 @@ impl RangeSet {
     }
 
     /// Takes out all numbers below `number`.
-    pub fn remove_below(&mut self, number: u64) {
+    pub(crate) fn remove_below(&mut self, number: u64) {
         while let Some(front) = self.ranges.front_mut() {
             if front.1 >= number {
                 front.0 = front.0.max(number);
@@ -131,7 +131,7 @@ impl RangeSet {
 
     /// The lowest number in the set that is not below `number`.
     #[inline]
-    pub fn next_from(&self, number: u64) -> Option<u64> {
+    pub(crate) fn next_from(&self, number: u64) -> Option<u64> {
         self.ranges.get(self.first_ending_from(number)).map(|&(start, _)| start.max(number))
     }
 
@@ -143,31 +143,31 @@ impl RangeSet {
 
     /// Returns whether the number is in the set.
     #[inline]
-    pub fn contains(&self, number: u64) -> bool {
+    pub(crate) fn contains(&self, number: u64) -> bool {
         self.ranges.get(self.first_ending_from(number)).is_some_and(|&(start, _)| start <= number)
     }
 
     /// Number of ranges.
     #[inline]
-    pub fn range_count(&self) -> usize {
+    pub(crate) fn range_count(&self) -> usize {
         self.ranges.len()
     }
 
     /// Returns whether the set is empty.
     #[inline]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
     /// The lowest number.
     #[inline]
-    pub fn min(&self) -> Option<u64> {
+    pub(crate) fn min(&self) -> Option<u64> {
         self.ranges.front().map(|range| range.0)
     }
 
     /// The highest number.
     #[inline]
-    pub fn max(&self) -> Option<u64> {
+    pub(crate) fn max(&self) -> Option<u64> {
         self.ranges.back().map(|range| range.1)
     }
 
@@ -179,35 +179,35 @@ impl RangeSet {
 
     /// The ranges from the lowest to the highest.
     #[inline]
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = RangeInclusive<u64>> + ExactSizeIterator + '_ {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = RangeInclusive<u64>> + ExactSizeIterator + '_ {
         self.ranges.iter().map(|&(start, end)| start..=end)
     }
 
     /// The ranges from the highest to the lowest, as an ACK frame lists them.
     #[inline]
-    pub fn descending(&self) -> impl ExactSizeIterator<Item = RangeInclusive<u64>> + '_ {
+    pub(crate) fn descending(&self) -> impl ExactSizeIterator<Item = RangeInclusive<u64>> + '_ {
         self.iter().rev()
     }
 
     /// Takes the lowest range out.
-    pub fn pop_lowest(&mut self) -> Option<RangeInclusive<u64>> {
+    pub(crate) fn pop_lowest(&mut self) -> Option<RangeInclusive<u64>> {
         self.ranges.pop_front().map(|(start, end)| start..=end)
     }
 
     /// Forgets everything and returns the memory.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.ranges = VecDeque::new();
     }
 
     /// Returns memory that a burst of gaps left behind.
-    pub fn shrink(&mut self) {
+    pub(crate) fn shrink(&mut self) {
         if self.ranges.capacity() > 8 {
             self.ranges.shrink_to(self.ranges.len());
         }
     }
 
     /// Bytes of memory held beside the struct itself.
-    pub fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         self.ranges.capacity() * size_of::<(u64, u64)>()
     }
 }

@@ -15,15 +15,15 @@ use crate::{PathId, congestion::rate::Snapshot};
 
 pub use control::ControlFrame;
 pub(crate) use control::control_frames;
-pub use ecn::EcnFeedback;
+pub(crate) use ecn::EcnFeedback;
 pub(crate) use late::LatePacket;
 pub(crate) use ledger::Found;
-pub use ledger::Ledger;
+pub(crate) use ledger::Ledger;
 
 /// A packet number space (RFC 9000 §12.3). Application data has one per path identifier, of which there is only one without
 /// multipath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum SpaceId {
+pub(crate) enum SpaceId {
     /// Initial packets.
     Initial,
     /// Handshake packets.
@@ -34,13 +34,13 @@ pub enum SpaceId {
 
 impl SpaceId {
     /// The space of application data of the first path identifier.
-    pub const DATA: Self = Self::Data(PathId(0));
+    pub(crate) const DATA: Self = Self::Data(PathId(0));
     /// The spaces of one path, in the order in which they come into use.
-    pub const ALL: [Self; 3] = [Self::Initial, Self::Handshake, Self::DATA];
+    pub(crate) const ALL: [Self; 3] = [Self::Initial, Self::Handshake, Self::DATA];
 
     /// Place in an array of the spaces of one path.
     #[inline]
-    pub const fn index(self) -> usize {
+    pub(crate) const fn index(self) -> usize {
         match self {
             Self::Initial => 0,
             Self::Handshake => 1,
@@ -137,21 +137,21 @@ impl SentFrame {
 
 /// Index of a path in its connection's list of paths; below 64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PathIndex(u8);
+pub(crate) struct PathIndex(u8);
 
 impl PathIndex {
     /// The path that a connection begins on.
-    pub const FIRST: Self = Self(0);
+    pub(crate) const FIRST: Self = Self(0);
 
     /// The path at `index`, below 64.
-    pub const fn new(index: usize) -> Self {
+    pub(crate) const fn new(index: usize) -> Self {
         debug_assert!(index < 64);
         Self(index as u8)
     }
 
     /// Place in the list of paths.
     #[inline]
-    pub const fn get(self) -> usize {
+    pub(crate) const fn get(self) -> usize {
         self.0 as usize
     }
 
@@ -164,28 +164,28 @@ impl PathIndex {
 
 /// A packet that has just been built, as the ledger and the recovery of its path need to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SentPacket {
+pub(crate) struct SentPacket {
     /// Time at which it leaves: the time of the batch, or the departure time that pacing gave it.
-    pub sent_at: Instant,
+    pub(crate) sent_at: Instant,
     /// Bytes from the first byte of the packet's header to the end of its tag, without UDP and IP.
-    pub size: u16,
+    pub(crate) size: u16,
     /// The path that carries it.
-    pub path: PathIndex,
+    pub(crate) path: PathIndex,
     /// The peer has to acknowledge it (RFC 9002 §2).
-    pub ack_eliciting: bool,
+    pub(crate) ack_eliciting: bool,
     /// Counts towards the bytes in flight: it is ack-eliciting or has PADDING (RFC 9002 §2).
-    pub in_flight: bool,
+    pub(crate) in_flight: bool,
     /// Probe of a larger datagram size; its loss is no sign of congestion (RFC 9000 §14.4).
-    pub mtu_probe: bool,
+    pub(crate) mtu_probe: bool,
     /// Sent because a probe timeout expired.
-    pub pto_probe: bool,
+    pub(crate) pto_probe: bool,
     /// The packet's datagram carries an ECT codepoint.
-    pub ecn: bool,
+    pub(crate) ecn: bool,
 }
 
 impl SentPacket {
     /// An ordinary ack-eliciting packet on path 0.
-    pub const fn new(sent_at: Instant, size: u16) -> Self {
+    pub(crate) const fn new(sent_at: Instant, size: u16) -> Self {
         Self {
             sent_at,
             size,
@@ -201,7 +201,7 @@ impl SentPacket {
 
 /// Fate of a packet, and so of each frame in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// The peer has it.
     Acked,
     /// Counts as lost: its content is sent again where it still matters.

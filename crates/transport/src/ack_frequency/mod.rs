@@ -1,7 +1,7 @@
 //! Acknowledgement frequency requested of the peer (draft-ietf-quic-ack-frequency-14), at the sender of data.
 //!
 //! [`policy`](AckFrequency) decides on the requested values. `AckRequests` owns the requests: the one that is certainly in force, and those
-//! that may be. [`crate::acks`] obeys requests at the receiver of data.
+//! that may be. `acks` obeys requests at the receiver of data.
 
 mod policy;
 

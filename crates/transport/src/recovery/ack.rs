@@ -11,37 +11,37 @@ use crate::sent::{EcnFeedback, Entry, Found, LatePacket, Ledger, PathIndex, Verd
 
 /// Result of an acknowledgement or a timeout, over all paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AckOutcome {
+pub(crate) struct AckOutcome {
     /// Newly acknowledged packets, ACK-only packets included.
-    pub acked_packets: u64,
+    pub(crate) acked_packets: u64,
     /// Bytes in flight newly acknowledged.
-    pub acked_bytes: u64,
+    pub(crate) acked_bytes: u64,
     /// An ack-eliciting packet is among them.
-    pub ack_eliciting: bool,
+    pub(crate) ack_eliciting: bool,
     /// The highest number among them.
-    pub largest_newly_acked: Option<u64>,
+    pub(crate) largest_newly_acked: Option<u64>,
     /// The RTT sample, and the path it belongs to.
-    pub rtt: Option<(PathIndex, Duration)>,
+    pub(crate) rtt: Option<(PathIndex, Duration)>,
     /// Packets in flight newly declared lost, probes of the datagram size excluded.
-    pub lost_packets: u64,
+    pub(crate) lost_packets: u64,
     /// Bytes of these packets.
-    pub lost_bytes: u64,
+    pub(crate) lost_bytes: u64,
     /// Time from the departure of each of them to this verdict, together.
-    pub loss_detection_time: Duration,
+    pub(crate) loss_detection_time: Duration,
     /// Lost packets that the controller may ignore: they were lost without a sign of congestion.
-    pub random_packets: u64,
+    pub(crate) random_packets: u64,
     /// Packets that had been declared lost and arrived.
-    pub spurious_packets: u64,
+    pub(crate) spurious_packets: u64,
     /// Persistent congestion was established (RFC 9002 §7.6).
-    pub persistent_congestion: bool,
+    pub(crate) persistent_congestion: bool,
     /// A probe of the datagram size that was acknowledged: its path and its size. A path has one in progress at a time.
-    pub mtu_probe_acked: Option<(PathIndex, u16)>,
+    pub(crate) mtu_probe_acked: Option<(PathIndex, u16)>,
     /// A probe of the datagram size that was lost.
-    pub mtu_probe_lost: Option<(PathIndex, u16)>,
+    pub(crate) mtu_probe_lost: Option<(PathIndex, u16)>,
     /// ECN feedback of the acknowledgement, on the path of its largest packet.
-    pub ecn: EcnFeedback,
+    pub(crate) ecn: EcnFeedback,
     /// Path of the ECN feedback.
-    pub ecn_path: PathIndex,
+    pub(crate) ecn_path: PathIndex,
 }
 
 /// Result of one acknowledgement or timeout for one path.
@@ -269,7 +269,7 @@ impl Recovery {
 /// # Errors
 /// RFC 9000 §13.1, §21.4: PROTOCOL_VIOLATION when a packet is acknowledged that was never sent.
 #[expect(clippy::too_many_arguments, reason = "what an acknowledgement depends on, each of its own kind")]
-pub fn on_ack_received<P: Paths + ?Sized>(
+pub(crate) fn on_ack_received<P: Paths + ?Sized>(
     ledger: &mut Ledger,
     paths: &mut P,
     space: SpaceId,

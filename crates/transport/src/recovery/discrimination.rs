@@ -51,7 +51,7 @@ impl From<LossTolerance> for Probability {
 
 /// Cause of a loss, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
+pub(crate) enum Cause {
     /// Queue that is full or filling, or more loss than may be ignored.
     Congestion,
     /// No sign of congestion.
@@ -73,7 +73,7 @@ const QUEUE_MOST: Duration = Duration::from_millis(15);
 
 /// Owns the signs of congestion on one path.
 #[derive(Clone, Debug)]
-pub struct Discrimination {
+pub(crate) struct Discrimination {
     tolerance: LossTolerance,
     /// Time for which packets waited, from the last samples of the RTT.
     waits: [Duration; SAMPLES],
@@ -85,7 +85,7 @@ pub struct Discrimination {
 
 impl Discrimination {
     /// State before the first loss; `None` without a tolerance.
-    pub fn new(tolerance: LossTolerance) -> Option<Self> {
+    pub(crate) fn new(tolerance: LossTolerance) -> Option<Self> {
         let on = tolerance != LossTolerance::OFF;
         on.then_some(Self { tolerance, waits: [Duration::ZERO; SAMPLES], next: 0, lost: 0.0, marked_at: None })
     }
@@ -120,22 +120,17 @@ impl Discrimination {
     }
 
     /// Smallest queueing delay of the last samples.
-    pub fn wait(&self) -> Duration {
+    pub(crate) fn wait(&self) -> Duration {
         self.waits.into_iter().min().unwrap_or_default()
     }
 
     /// The wait from which on there is a queue, on a path with this smallest RTT.
-    pub fn threshold(min_rtt: Duration) -> Duration {
+    pub(crate) fn threshold(min_rtt: Duration) -> Duration {
         (min_rtt / QUEUE_SHARE).clamp(QUEUE_LEAST, QUEUE_MOST)
     }
 
-    /// The share of packets that were lost lately.
-    pub fn loss_share(&self) -> f64 {
-        self.lost
-    }
-
     /// Cause of the losses that were just reported.
-    pub fn cause(&self, now: Instant, rtt: &Rtt, growing: bool) -> Cause {
+    pub(crate) fn cause(&self, now: Instant, rtt: &Rtt, growing: bool) -> Cause {
         if self.tolerated(now, rtt, growing).is_some() { Cause::Random } else { Cause::Congestion }
     }
 
@@ -144,7 +139,7 @@ impl Discrimination {
     ///
     /// A window that grows exponentially (`growing`) fills a queue within a round, and packets ahead of those that overflow it had little
     /// queueing delay: then the longest delay counts.
-    pub fn tolerated(&self, now: Instant, rtt: &Rtt, growing: bool) -> Option<f64> {
+    pub(crate) fn tolerated(&self, now: Instant, rtt: &Rtt, growing: bool) -> Option<f64> {
         let min = rtt.min()?;
         let wait = if growing { self.waits.into_iter().max().unwrap_or_default() } else { self.wait() };
         let marked = self.marked_at.is_some_and(|at| now < at + rtt.smoothed() * MARK_ROUNDS);
@@ -196,7 +191,7 @@ mod tests {
         for _ in 0..100 {
             feedback(&mut path, 19, 1, 2 * MS);
         }
-        assert!((path.loss_share() - 0.05).abs() < 0.01);
+        assert!((path.lost - 0.05).abs() < 0.01);
         assert_eq!(path.cause(at(0), &rtt(2 * MS), false), Cause::Random);
     }
 

@@ -184,7 +184,7 @@ pub(super) fn detect_losses<P: Paths + ?Sized>(
 }
 
 /// Declares lost what has been missing for too long; to be called when a [`super::Reason::LossTime`] is due.
-pub fn on_loss_timer<P: Paths + ?Sized>(
+pub(crate) fn on_loss_timer<P: Paths + ?Sized>(
     ledger: &mut Ledger,
     paths: &mut P,
     space: SpaceId,
@@ -200,7 +200,7 @@ pub fn on_loss_timer<P: Paths + ?Sized>(
 
 /// The peer has rebuilt a lost packet from repair symbols: its frames are delivered, and the network has lost it all the
 /// same. `None` when the packet already has another verdict; where it counts as lost, its content need not be sent again.
-pub fn on_recovered<P: Paths + ?Sized>(
+pub(crate) fn on_recovered<P: Paths + ?Sized>(
     ledger: &mut Ledger,
     paths: &mut P,
     space: SpaceId,
@@ -226,7 +226,7 @@ pub fn on_recovered<P: Paths + ?Sized>(
 }
 
 /// Declares outstanding packets lost on a path that is abandoned together with its recovery.
-pub fn abandon_path(ledger: &mut Ledger, path: PathIndex, out: &mut impl FnMut(Verdict, SentFrame)) {
+pub(crate) fn abandon_path(ledger: &mut Ledger, path: PathIndex, out: &mut impl FnMut(Verdict, SentFrame)) {
     let mut from = 0;
     while let Some(pn) = ledger.next_outstanding(from) {
         from = pn + 1;
@@ -239,7 +239,7 @@ pub fn abandon_path(ledger: &mut Ledger, path: PathIndex, out: &mut impl FnMut(V
 
 /// Forgets all packets of a space, whose keys are gone, or which a Retry or the rejection of 0-RTT voids. Packet numbers
 /// continue where they were.
-pub fn discard_space<P: Paths + ?Sized>(
+pub(crate) fn discard_space<P: Paths + ?Sized>(
     ledger: &mut Ledger,
     paths: &mut P,
     space: SpaceId,

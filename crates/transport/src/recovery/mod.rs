@@ -1,11 +1,11 @@
 //! Loss recovery, congestion control and pacing of one path (RFC 9002).
 //!
-//! [`Recovery`] owns the state of a path. Packets are in the [`Ledger`] of their packet number space, and name their path. Functions
-//! combine both: [`on_ack_received`], [`on_loss_timer`], [`on_recovered`] and [`discard_space`]. They report the fate of each frame through
+//! `Recovery` owns the state of a path. Packets are in the `Ledger` of their packet number space, and name their path. Functions
+//! combine both: `on_ack_received`, `on_loss_timer`, `on_recovered` and `discard_space`. They report the fate of each frame through
 //! a callback, so that nothing is collected in between.
 //!
-//! In the order in which a packet meets it: [`Recovery::allowance`] permits it, [`Recovery::on_packet_sent`] records it, and
-//! [`on_ack_received`] ends it. Otherwise [`Recovery::deadline`] passes, and [`on_loss_timer`] or [`Recovery::on_probe_timeout`] processes
+//! In the order in which a packet meets it: `Recovery::allowance` permits it, `Recovery::on_packet_sent` records it, and
+//! `on_ack_received` ends it. Otherwise `Recovery::deadline` passes, and `on_loss_timer` or `Recovery::on_probe_timeout` processes
 //! it.
 
 mod ack;
@@ -21,24 +21,27 @@ mod timer;
 
 use units::{Bitrate, Duration, Instant, Seed};
 
-pub use ack::{AckOutcome, on_ack_received};
-pub use discrimination::{Cause, Discrimination, LossTolerance, ToleranceOutOfRange};
-pub use loss::{LossTrigger, abandon_path, discard_space, on_loss_timer, on_recovered};
-pub use one_way::{OneWay, PathDirection};
-pub use reordering::Reordering;
-pub use rtt::{GRANULARITY, INITIAL_RTT, Rtt};
-pub use timer::{Deadline, Progress, Reason};
+pub(crate) use ack::{AckOutcome, on_ack_received};
+pub(crate) use discrimination::{Cause, Discrimination};
+pub use discrimination::{LossTolerance, ToleranceOutOfRange};
+pub use loss::LossTrigger;
+pub(crate) use loss::{abandon_path, discard_space, on_loss_timer, on_recovered};
+pub(crate) use one_way::OneWay;
+pub use one_way::PathDirection;
+pub(crate) use reordering::Reordering;
+pub(crate) use rtt::{GRANULARITY, INITIAL_RTT, Rtt};
+pub(crate) use timer::{Deadline, Progress, Reason};
 
 use crate::congestion::rate::mul_div;
 use crate::congestion::{
     Algorithm, Auto, Bbr, Controller, Cubic, NewReno, Parameters, RateEstimator, SentSample, Snapshot,
 };
 use crate::pacing::Pacer;
-pub use crate::sent::{EcnFeedback, SpaceId};
+pub(crate) use crate::sent::{EcnFeedback, SpaceId};
 use crate::sent::{Ledger, PathIndex, SentFrame, SentPacket, Verdict};
 
 /// Map from paths to their recovery, for packets that name a path.
-pub trait Paths {
+pub(crate) trait Paths {
     /// Recovery of a path; `None` if the path was removed: its packets count as lost, and no path is charged.
     fn recovery(&mut self, path: PathIndex) -> Option<&mut Recovery>;
 
@@ -47,7 +50,7 @@ pub trait Paths {
 }
 
 /// Receiver of the decisions of acknowledgements and timeouts. A function that takes the fate of each frame is one.
-pub trait Fates {
+pub(crate) trait Fates {
     /// Reports the fate of a frame.
     fn frame(&mut self, verdict: Verdict, frame: SentFrame);
 
@@ -86,19 +89,19 @@ impl Paths for [Recovery] {
 
 /// Parameters that the recovery of a path is built from.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Config {
+pub(crate) struct Config {
     /// The congestion controller.
-    pub algorithm: Algorithm,
+    pub(crate) algorithm: Algorithm,
     /// The RTT assumed before the first sample.
-    pub initial_rtt: Duration,
+    pub(crate) initial_rtt: Duration,
     /// The window to start with in bytes; `None` for that of RFC 9002 §7.2.
-    pub initial_window: Option<u64>,
+    pub(crate) initial_window: Option<u64>,
     /// Spread packets over the RTT.
-    pub pacing: bool,
+    pub(crate) pacing: bool,
     /// The peer is asked to report when packets arrive.
-    pub receive_times: bool,
+    pub(crate) receive_times: bool,
     /// Share of packets that may be lost without a reaction, as long as no queue builds.
-    pub random_loss_tolerance: LossTolerance,
+    pub(crate) random_loss_tolerance: LossTolerance,
 }
 
 impl Default for Config {
@@ -128,7 +131,7 @@ struct PathSpace {
 
 /// Permission to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Allowance {
+pub(crate) enum Allowance {
     /// Number of bytes that may be sent.
     Bytes(u64),
     /// The congestion window is full, until an acknowledgement or a loss.
@@ -139,7 +142,7 @@ pub enum Allowance {
 
 /// Owns RTT, bytes in flight, congestion window and pacing of one path.
 #[derive(Clone, Debug)]
-pub struct Recovery {
+pub(crate) struct Recovery {
     rtt: Rtt,
     controller: Box<dyn Controller>,
     pacer: Pacer,
@@ -176,7 +179,7 @@ pub struct Recovery {
 
 impl Recovery {
     /// The recovery of a path that comes into use at `now` with datagrams of `mtu` bytes of UDP payload.
-    pub fn new(config: &Config, mtu: u16, seed: Seed, now: Instant) -> Self {
+    pub(crate) fn new(config: &Config, mtu: u16, seed: Seed, now: Instant) -> Self {
         let controller = config.algorithm.build(&Parameters { initial_window: config.initial_window, mtu, seed, now });
         Self {
             rtt: Rtt::new(config.initial_rtt),
@@ -205,7 +208,7 @@ impl Recovery {
 
     /// Recovery of a path that differs from this one only in the peer's port: estimates and window stay, nothing is in flight (RFC 9000
     /// §9.4).
-    pub fn continued(&self, now: Instant) -> Self {
+    pub(crate) fn continued(&self, now: Instant) -> Self {
         let mut next = Self {
             spaces: Default::default(),
             bytes_in_flight: 0,
@@ -227,7 +230,7 @@ impl Recovery {
     /// Returns how many of `want` bytes may be sent at `now` (`u64::MAX` if more is ready than fits). Call it only with data to send: the
     /// answer decides whether the window counts as used. Does not apply to probes and to ACK-only packets (RFC 9002 §7, §7.5).
     #[inline]
-    pub fn allowance(&mut self, now: Instant, want: u64) -> Allowance {
+    pub(crate) fn allowance(&mut self, now: Instant, want: u64) -> Allowance {
         let datagram = want.min(u64::from(self.mtu));
         let room = self.window.saturating_sub(self.bytes_in_flight);
         if room < datagram {
@@ -245,15 +248,9 @@ impl Recovery {
         }
     }
 
-    /// Time at which pacing permits the next packet; `None` if it does at `now`, or if the window is full.
-    pub fn next_release(&mut self, now: Instant) -> Option<Instant> {
-        let room = self.window.saturating_sub(self.bytes_in_flight);
-        if room < u64::from(self.mtu) { None } else { self.pacer.next_release(now, u64::MAX) }
-    }
-
     /// Enters a packet that leaves into the ledger of its space; returns its number. The frames were recorded there.
     #[inline]
-    pub fn on_packet_sent(&mut self, ledger: &mut Ledger, space: SpaceId, packet: &SentPacket) -> u64 {
+    pub(crate) fn on_packet_sent(&mut self, ledger: &mut Ledger, space: SpaceId, packet: &SentPacket) -> u64 {
         if !packet.in_flight {
             return ledger.push(packet, Snapshot::default());
         }
@@ -293,7 +290,7 @@ impl Recovery {
 
     /// Marks the sender as application-limited: it has no data although [`Recovery::allowance`] permits more. Call it at the end of each
     /// such round of sending.
-    pub fn on_app_limited(&mut self, now: Instant) {
+    pub(crate) fn on_app_limited(&mut self, now: Instant) {
         self.paced_until = 0;
         if self.bytes_in_flight < self.window {
             self.rate.on_app_limited(self.bytes_in_flight);
@@ -302,7 +299,7 @@ impl Recovery {
     }
 
     /// The datagram size changed, by discovery or because a smaller one turned out to be necessary.
-    pub fn set_mtu(&mut self, now: Instant, mtu: u16) {
+    pub(crate) fn set_mtu(&mut self, now: Instant, mtu: u16) {
         self.mtu = mtu;
         self.controller.on_mtu(mtu);
         self.pacer.set_mtu(mtu);
@@ -312,23 +309,23 @@ impl Recovery {
     /// Returns whether the path has begun to lose packets above the base size (RFC 8899 §4.3). To be asked after losses;
     /// reported once.
     #[inline]
-    pub fn take_black_hole(&mut self) -> bool {
+    pub(crate) fn take_black_hole(&mut self) -> bool {
         self.black_hole.take()
     }
 
     /// The peer's `max_ack_delay`, from its transport parameters.
-    pub fn set_max_ack_delay(&mut self, delay: Duration) {
+    pub(crate) fn set_max_ack_delay(&mut self, delay: Duration) {
         self.max_ack_delay = delay;
     }
 
     /// The RTT estimates.
     #[inline]
-    pub fn rtt(&self) -> &Rtt {
+    pub(crate) fn rtt(&self) -> &Rtt {
         &self.rtt
     }
 
     /// Estimates from receive timestamps; `None` if the peer is not asked for them.
-    pub fn one_way(&self) -> Option<&OneWay> {
+    pub(crate) fn one_way(&self) -> Option<&OneWay> {
         self.one_way.as_deref()
     }
 
@@ -337,58 +334,54 @@ impl Recovery {
         self.one_way.as_deref_mut()
     }
 
-    /// Signs of congestion; `None` when all losses count.
-    pub fn discrimination(&self) -> Option<&Discrimination> {
-        self.discrimination.as_deref()
-    }
-
     /// The congestion controller.
-    pub fn controller(&self) -> &dyn Controller {
+    pub(crate) fn controller(&self) -> &dyn Controller {
         &*self.controller
     }
 
     /// The congestion window in bytes.
     #[inline]
-    pub fn window(&self) -> u64 {
+    pub(crate) fn window(&self) -> u64 {
         self.window
     }
 
     /// Bytes sent that are neither acknowledged nor lost.
     #[inline]
-    pub fn bytes_in_flight(&self) -> u64 {
+    pub(crate) fn bytes_in_flight(&self) -> u64 {
         self.bytes_in_flight
     }
 
     /// Ack-eliciting packets in flight in a space.
     #[inline]
-    pub fn ack_eliciting_in_flight(&self, space: SpaceId) -> u64 {
+    pub(crate) fn ack_eliciting_in_flight(&self, space: SpaceId) -> u64 {
         self.spaces[space.index()].eliciting_in_flight
     }
 
     /// Times the controller began to react to congestion.
-    pub fn congestion_events(&self) -> u64 {
+    pub(crate) fn congestion_events(&self) -> u64 {
         self.congestion_events
     }
 
     /// Probe timeouts since the last acknowledgement.
     #[inline]
-    pub fn pto_count(&self) -> u32 {
+    pub(crate) fn pto_count(&self) -> u32 {
         self.pto_count
     }
 
     /// The largest packet number acknowledged in a space.
     #[inline]
-    pub fn largest_acked(&self, space: SpaceId) -> Option<u64> {
+    pub(crate) fn largest_acked(&self, space: SpaceId) -> Option<u64> {
         self.spaces[space.index()].largest_acked
     }
 
     /// Bytes delivered and lost in total.
-    pub fn rate(&self) -> &RateEstimator {
+    #[cfg(test)]
+    pub(crate) fn rate(&self) -> &RateEstimator {
         &self.rate
     }
 
     /// The pacing rate; `None` while packets are not paced.
-    pub fn pacing_rate(&self) -> Option<Bitrate> {
+    pub(crate) fn pacing_rate(&self) -> Option<Bitrate> {
         self.pacer.rate()
     }
 
@@ -403,7 +396,7 @@ impl Recovery {
     }
 
     /// Thresholds of reordering.
-    pub fn reordering(&self) -> &Reordering {
+    pub(crate) fn reordering(&self) -> &Reordering {
         &self.reordering
     }
 
@@ -416,7 +409,7 @@ impl Recovery {
     /// Changes the congestion controller. The new one begins with the knowledge of this path: the window in use or, after a controller with
     /// a path model, the flight that fills it; BBRv3 also with bandwidth and propagation delay. During a search of the path, the new one
     /// continues the search from the window in use. Packets in flight stay in flight.
-    pub fn change_controller(&mut self, now: Instant, config: &Config, seed: Seed) {
+    pub(crate) fn change_controller(&mut self, now: Instant, config: &Config, seed: Seed) {
         let model = self.controller.model().filter(|model| model.bdp > 0);
         let filled = model.map_or(self.window, |model| model.bdp.min(self.window));
         let parameters = Parameters { initial_window: Some(self.window), mtu: self.mtu, seed, now };

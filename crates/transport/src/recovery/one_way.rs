@@ -54,7 +54,7 @@ pub enum PathDirection {
 
 /// Owns the estimates of one path.
 #[derive(Clone, Debug, Default)]
-pub struct OneWay {
+pub(crate) struct OneWay {
     directions: [Variation; 2],
     /// The smallest forward variation of the packets of one acknowledgement: a queue delays all of them, jitter does not.
     floor: u64,
@@ -62,40 +62,35 @@ pub struct OneWay {
 
 impl OneWay {
     /// Records a packet that left at `sent_at` and arrived at `received` by the peer's clock, as reported at `now`. Returns the variation.
-    pub fn on_forward(&mut self, now: Instant, sent_at: Instant, received: Duration) -> Duration {
+    pub(crate) fn on_forward(&mut self, now: Instant, sent_at: Instant, received: Duration) -> Duration {
         let raw = nanos(received).saturating_sub(nanos(sent_at - Instant::ZERO));
         Duration::from_nanos(self.directions[PathDirection::Forward as usize].sample(now, raw))
     }
 
     /// An acknowledgement left the peer at `sent` by its clock and arrived at `now`. Returns the variation.
-    pub fn on_reverse(&mut self, now: Instant, sent: Duration) -> Duration {
+    pub(crate) fn on_reverse(&mut self, now: Instant, sent: Duration) -> Duration {
         let raw = nanos(now - Instant::ZERO).saturating_sub(nanos(sent));
         Duration::from_nanos(self.directions[PathDirection::Reverse as usize].sample(now, raw))
     }
 
     /// Ends the packets of one acknowledgement, with the smallest variation among them.
-    pub fn on_reported(&mut self, smallest: Duration) {
+    pub(crate) fn on_reported(&mut self, smallest: Duration) {
         self.floor = u64::try_from(smallest.as_nanos()).unwrap_or(u64::MAX);
     }
 
     /// Smallest variation of all packets of the last acknowledgement: the delay that a queue adds.
-    pub fn forward_floor(&self) -> Option<Duration> {
+    pub(crate) fn forward_floor(&self) -> Option<Duration> {
         (self.directions[0].samples > 0).then(|| Duration::from_nanos(self.floor))
     }
 
     /// The newest sample; zero before the first.
-    pub fn latest(&self, direction: PathDirection) -> Duration {
+    pub(crate) fn latest(&self, direction: PathDirection) -> Duration {
         Duration::from_nanos(self.directions[direction as usize].latest)
     }
 
     /// The mean of the last samples, each new one with a weight of 1/16; zero before the first.
-    pub fn smoothed(&self, direction: PathDirection) -> Duration {
+    pub(crate) fn smoothed(&self, direction: PathDirection) -> Duration {
         Duration::from_nanos(self.directions[direction as usize].smoothed)
-    }
-
-    /// Number of samples.
-    pub fn samples(&self, direction: PathDirection) -> u64 {
-        self.directions[direction as usize].samples
     }
 }
 
@@ -170,7 +165,7 @@ mod tests {
             path.on_forward(at(10), at(0), received);
             path.on_reverse(at(10), received);
         }
-        assert_eq!(path.samples(PathDirection::Forward), 4);
+        assert_eq!(path.directions[0].samples, 4);
         assert!(path.smoothed(PathDirection::Forward) > MS);
     }
 }

@@ -17,7 +17,7 @@ const QUIET_EPISODES: u32 = 16;
 
 /// Owns the thresholds of one path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reordering {
+pub(crate) struct Reordering {
     packet_threshold: u64,
     time_threshold_eighths: u32,
     quiet_episodes: u32,
@@ -39,7 +39,7 @@ impl Default for Reordering {
 impl Reordering {
     /// Packets after which an unacknowledged one counts as lost.
     #[inline]
-    pub fn packet_threshold(&self) -> u64 {
+    pub(crate) fn packet_threshold(&self) -> u64 {
         self.packet_threshold.max(self.patience.0)
     }
 
@@ -51,7 +51,7 @@ impl Reordering {
 
     /// Time after which an unacknowledged packet counts as lost.
     #[inline]
-    pub fn time_threshold(&self, rtt: &Rtt) -> Duration {
+    pub(crate) fn time_threshold(&self, rtt: &Rtt) -> Duration {
         // RFC 9002 §6.1.2 MUST-1: no packet is lost by time sooner than the granularity of timers
         Duration::from_nanos(rtt.conservative_nanos() / 8 * u64::from(self.time_threshold_eighths)).max(GRANULARITY)
             + self.patience.1
@@ -59,7 +59,7 @@ impl Reordering {
 
     /// A packet counted as lost and arrived: `distance` packets after it had been acknowledged by then, and `age` had
     /// passed since it left. Both thresholds grow so that it would not have been declared lost (RFC 9002 §6.1).
-    pub fn on_spurious_loss(&mut self, distance: u64, age: Duration, rtt: &Rtt) {
+    pub(crate) fn on_spurious_loss(&mut self, distance: u64, age: Duration, rtt: &Rtt) {
         self.quiet_episodes = 0;
         self.packet_threshold = self.packet_threshold.max(distance + 1).min(MAX_PACKET_THRESHOLD);
         let eighth = u128::from(rtt.conservative_nanos() / 8).max(1);
@@ -69,7 +69,7 @@ impl Reordering {
     }
 
     /// A reaction to congestion began.
-    pub fn on_episode(&mut self) {
+    pub(crate) fn on_episode(&mut self) {
         self.quiet_episodes += 1;
         if self.quiet_episodes >= QUIET_EPISODES {
             *self = Self { patience: self.patience, ..Self::default() };

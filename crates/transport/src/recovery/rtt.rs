@@ -3,17 +3,17 @@
 use units::{Duration, Instant};
 
 /// Timer granularity (RFC 9002 §6.1.2 RECOMMENDED-2): no time threshold and no probe timeout is shorter.
-pub const GRANULARITY: Duration = Duration::from_millis(1);
+pub(crate) const GRANULARITY: Duration = Duration::from_millis(1);
 
 /// The RTT that is assumed before the first sample (RFC 9002 §6.2.2 SHOULD-1).
-pub const INITIAL_RTT: Duration = Duration::from_millis(333);
+pub(crate) const INITIAL_RTT: Duration = Duration::from_millis(333);
 
 /// Factor below the minimum at which a sample shows that the estimates were never those of this path.
 const RESTART_BELOW: u64 = 4;
 
 /// Owns the estimates of one path, as nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rtt {
+pub(crate) struct Rtt {
     latest: u64,
     adjusted: u64,
     smoothed: u64,
@@ -31,14 +31,14 @@ impl Default for Rtt {
 impl Rtt {
     /// Estimates before the first sample, from an assumed RTT: [`INITIAL_RTT`], or that of an earlier connection or a path challenge over
     /// the same path.
-    pub fn new(initial: Duration) -> Self {
+    pub(crate) fn new(initial: Duration) -> Self {
         let initial = nanos(initial);
         // RFC 9002 §5.3: the variation starts at half of the assumed RTT, so that the first PTO is three times the RTT.
         Self { latest: 0, adjusted: 0, smoothed: initial, variation: initial / 2, min: 0, first_sample_at: None }
     }
 
     /// Adds a sample. `ack_delay` is the delay reported by the peer, limited by the caller (RFC 9002 §5.3).
-    pub fn sample(&mut self, now: Instant, latest: Duration, ack_delay: Duration) {
+    pub(crate) fn sample(&mut self, now: Instant, latest: Duration, ack_delay: Duration) {
         let (latest, ack_delay) = (nanos(latest), nanos(ack_delay));
         self.latest = latest;
         if self.first_sample_at.is_none() {
@@ -75,19 +75,19 @@ impl Rtt {
 
     /// RFC 9002 §5.2 SHOULD-1, SHOULD NOT-1: after persistent congestion the minimum starts again from the newest
     /// sample.
-    pub fn restart_min(&mut self) {
+    pub(crate) fn restart_min(&mut self) {
         self.min = self.latest;
     }
 
     /// The newest sample; zero before the first.
     #[inline]
-    pub fn latest(&self) -> Duration {
+    pub(crate) fn latest(&self) -> Duration {
         Duration::from_nanos(self.latest)
     }
 
     /// Newest sample without the peer's acknowledgement delay, as used for the smoothed RTT. Zero before the first.
     #[inline]
-    pub fn adjusted(&self) -> Duration {
+    pub(crate) fn adjusted(&self) -> Duration {
         Duration::from_nanos(self.adjusted)
     }
 
@@ -99,7 +99,7 @@ impl Rtt {
 
     /// The smoothed RTT; the assumed one before the first sample.
     #[inline]
-    pub fn smoothed(&self) -> Duration {
+    pub(crate) fn smoothed(&self) -> Duration {
         Duration::from_nanos(self.smoothed)
     }
 
@@ -111,25 +111,25 @@ impl Rtt {
 
     /// The mean deviation.
     #[inline]
-    pub fn variation(&self) -> Duration {
+    pub(crate) fn variation(&self) -> Duration {
         Duration::from_nanos(self.variation)
     }
 
     /// The smallest sample; `None` before the first.
     #[inline]
-    pub fn min(&self) -> Option<Duration> {
+    pub(crate) fn min(&self) -> Option<Duration> {
         self.first_sample_at.map(|_| Duration::from_nanos(self.min))
     }
 
     /// Time at which the first sample was taken.
     #[inline]
-    pub fn first_sample_at(&self) -> Option<Instant> {
+    pub(crate) fn first_sample_at(&self) -> Option<Instant> {
         self.first_sample_at
     }
 
     /// The probe timeout without backoff and without the peer's delay (RFC 9002 §6.2.1).
     #[inline]
-    pub fn probe_timeout(&self) -> Duration {
+    pub(crate) fn probe_timeout(&self) -> Duration {
         // RFC 9002 §6.2.1 MUST-1: a probe timeout is at least the granularity of timers
         Duration::from_nanos(self.smoothed + (self.variation * 4).max(nanos(GRANULARITY)))
     }

@@ -395,17 +395,6 @@ fn recovered_packets_count_as_lost_for_the_controller_only() {
 }
 
 #[test]
-fn payloads_stay_while_they_may_be_needed() {
-    let mut path = Path::reno();
-    for pn in 0..3 {
-        path.send(0);
-        path.ledger.keep_payload(pn, bytes::Bytes::from(vec![u8::try_from(pn).unwrap(); 4]));
-    }
-    path.ack(40, &[0, 2]);
-    assert_eq!((path.ledger.payload(0), path.ledger.payload(1).map(|kept| kept[0])), (None, Some(1)));
-}
-
-#[test]
 fn zero_rtt_in_flight_does_not_hide_a_deadlock() {
     let mut path = Path::reno();
     path.progress = Progress {
@@ -427,18 +416,6 @@ fn probes_repeat_the_oldest_frames() {
     let mut frames = Vec::new();
     path.ledger.oldest_unacked(2, |frame| frames.push(number(frame)));
     assert_eq!(frames, [1, 2]);
-}
-
-#[test]
-fn abandoned_packets_give_their_frames_back() {
-    let mut path = Path::reno();
-    path.send(0);
-    path.ledger.record(SentFrame::Datagram(7));
-    let mut frames = Vec::new();
-    path.ledger.abandon(|frame| frames.push(number(frame)));
-    path.send(0);
-    path.ack(10, &[0, 1]);
-    assert_eq!((frames, path.with(Verdict::Acked)), (vec![7], vec![0, 1]));
 }
 
 #[test]

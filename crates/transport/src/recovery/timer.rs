@@ -9,23 +9,23 @@ const MAX_BACKOFF: u32 = 20;
 
 /// Progress of the handshake, as far as probe timeouts depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub(crate) struct Progress {
     /// Handshake packets can be sent.
-    pub has_handshake_keys: bool,
+    pub(crate) has_handshake_keys: bool,
     /// The handshake is confirmed (RFC 9001 §4.1.2).
-    pub confirmed: bool,
+    pub(crate) confirmed: bool,
     /// Set if the peer can send without limit: always at a server; at a client once a Handshake packet was acknowledged or the handshake is
     /// confirmed (PeerCompletedAddressValidation).
-    pub peer_validated_us: bool,
+    pub(crate) peer_validated_us: bool,
     /// A server has sent all that it may to an address that is not validated (RFC 9000 §8.1).
-    pub at_amplification_limit: bool,
+    pub(crate) at_amplification_limit: bool,
     /// Time for which the acknowledgement at hand waited here for its keys.
-    pub waited_for_keys: Duration,
+    pub(crate) waited_for_keys: Duration,
 }
 
 impl Progress {
     /// Progress of a confirmed handshake.
-    pub const CONFIRMED: Self = Self {
+    pub(crate) const CONFIRMED: Self = Self {
         has_handshake_keys: true,
         confirmed: true,
         peer_validated_us: true,
@@ -36,7 +36,7 @@ impl Progress {
 
 /// Reason of a deadline of recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reason {
+pub(crate) enum Reason {
     /// Loss detection by time: call [`super::on_loss_timer`].
     LossTime,
     /// Ack-eliciting packets were not acknowledged in time: call [`Recovery::on_probe_timeout`] and send one or two
@@ -48,18 +48,18 @@ pub enum Reason {
 
 /// Deadline of recovery: time, packet number space, reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Deadline {
+pub(crate) struct Deadline {
     /// May lie in the past; then it is due.
-    pub at: Instant,
+    pub(crate) at: Instant,
     /// The packet number space concerned.
-    pub space: SpaceId,
+    pub(crate) space: SpaceId,
     /// Action that is due.
-    pub reason: Reason,
+    pub(crate) reason: Reason,
 }
 
 impl Recovery {
     /// Returns the earliest deadline of the path.
-    pub fn deadline(&self, progress: &Progress) -> Option<Deadline> {
+    pub(crate) fn deadline(&self, progress: &Progress) -> Option<Deadline> {
         if let Some(deadline) = self.loss_deadline() {
             // RFC 9002 §6.2.1 MUST NOT-2: no probe timeout while loss by time is pending.
             return Some(deadline);
@@ -104,7 +104,7 @@ impl Recovery {
     }
 
     /// A probe timeout expired: the next one comes after twice the time (RFC 9002 §6.2.1 MUST-3).
-    pub fn on_probe_timeout(&mut self, now: Instant) {
+    pub(crate) fn on_probe_timeout(&mut self, now: Instant) {
         // RFC 9002 §6.2 MUST NOT-1: a probe timeout declares nothing lost
         self.pto_count = self.pto_count.saturating_add(1);
         self.last_event_at = now;
@@ -112,7 +112,7 @@ impl Recovery {
 
     /// The probe timeout of application data without backoff: the unit in which other periods are given (RFC 9000 §8.2.4,
     /// §10.2, RFC 9001 §6.5).
-    pub fn pto(&self) -> Duration {
+    pub(crate) fn pto(&self) -> Duration {
         self.rtt.probe_timeout() + self.max_ack_delay
     }
 }

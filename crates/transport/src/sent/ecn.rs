@@ -4,7 +4,7 @@ use wire::EcnCounts;
 
 /// ECN information of an acknowledgement about the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum EcnFeedback {
+pub(crate) enum EcnFeedback {
     /// No news: no marked packet was acknowledged, or the frame is older than another.
     #[default]
     None,

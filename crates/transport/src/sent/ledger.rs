@@ -3,7 +3,6 @@
 use std::collections::{VecDeque, vec_deque};
 use std::ops::RangeInclusive;
 
-use bytes::Bytes;
 use units::Instant;
 
 use super::ecn::EcnFeedbackState;
@@ -23,11 +22,10 @@ const SKIPPED_MEMORY: u64 = 512;
 /// The packets of one packet number space, in a ring indexed by packet number.
 ///
 /// To send: [`Ledger::record`] each frame while the packet is built, then hand the packet to
-/// [`crate::recovery::Recovery::on_packet_sent`], which gives it the number [`Ledger::next_pn`] had announced. A packet
-/// that is not sent after all is taken back with [`Ledger::abandon`]. Verdicts come from the functions in
-/// [`crate::recovery`].
+/// [`crate::recovery::Recovery::on_packet_sent`], which gives it the number [`Ledger::next_pn`] had announced. Verdicts
+/// come from the functions in [`crate::recovery`].
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub(crate) struct Ledger {
     /// The packet number of the first entry.
     base: u64,
     entries: VecDeque<Entry>,
@@ -47,7 +45,6 @@ pub struct Ledger {
     last_path: PathIndex,
     largest_acked: Option<u64>,
     non_eliciting: u32,
-    payloads: VecDeque<(u64, Bytes)>,
     /// Most entries at a time since the ring was last empty.
     peak: usize,
     /// ECN marks that the peer reported.
@@ -64,26 +61,26 @@ pub(crate) enum Found<'a> {
 
 impl Ledger {
     /// An empty ledger; the first packet number is 0 and no memory is held.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
     /// The number of the next packet.
     #[inline]
-    pub fn next_pn(&self) -> u64 {
+    pub(crate) fn next_pn(&self) -> u64 {
         self.base + self.entries.len() as u64
     }
 
     /// The largest packet number that the peer has acknowledged: packet numbers are shortened with respect to it (RFC 9000
     /// §17.1).
     #[inline]
-    pub fn largest_acked(&self) -> Option<u64> {
+    pub(crate) fn largest_acked(&self) -> Option<u64> {
         self.largest_acked
     }
 
     /// Leaves out the next packet number and returns it. RFC 9000 §21.4: a peer that acknowledges it has not seen what
     /// it acknowledges.
-    pub fn skip(&mut self) -> u64 {
+    pub(crate) fn skip(&mut self) -> u64 {
         let pn = self.next_pn();
         let mut entry = Entry::new(&SentPacket::new(Instant::ZERO, 0), Snapshot::default());
         entry.state = State::Skipped;
@@ -97,59 +94,33 @@ impl Ledger {
 
     /// Notes a frame of the packet that is being built.
     #[inline]
-    pub fn record(&mut self, frame: SentFrame) {
+    pub(crate) fn record(&mut self, frame: SentFrame) {
         self.frames.push_back(frame);
         self.open += 1;
-    }
-
-    /// Returns the frames of a packet that is not sent after all.
-    pub fn abandon(&mut self, mut out: impl FnMut(SentFrame)) {
-        for frame in self.frames.drain(self.frames.len() - self.open..) {
-            out(frame);
-        }
-        self.open = 0;
-    }
-
-    /// Number of frames noted for the packet that is being built.
-    #[inline]
-    pub fn recorded(&self) -> usize {
-        self.open
     }
 
     /// Packets sent since the last ack-eliciting one. A receiver adds a PING to an acknowledgement now and then, so that
     /// it learns which acknowledgements arrived (RFC 9000 §13.2.4).
     #[inline]
-    pub fn since_ack_eliciting(&self) -> u32 {
+    pub(crate) fn since_ack_eliciting(&self) -> u32 {
         self.non_eliciting
     }
 
     /// Returns whether a packet waits for its verdict.
-    #[inline]
-    pub fn is_outstanding(&self, pn: u64) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_outstanding(&self, pn: u64) -> bool {
         self.outstanding.contains(pn)
     }
 
     /// The oldest packet number without a verdict.
-    #[inline]
-    pub fn oldest_outstanding(&self) -> Option<u64> {
+    #[cfg(test)]
+    pub(crate) fn oldest_outstanding(&self) -> Option<u64> {
         self.outstanding.min()
-    }
-
-    /// Keeps the plaintext of a sent packet until no older packet is outstanding, for repair symbols or exact retransmission.
-    pub fn keep_payload(&mut self, pn: u64, payload: Bytes) {
-        debug_assert!(self.payloads.back().is_none_or(|kept| kept.0 < pn) && pn < self.next_pn());
-        self.payloads.push_back((pn, payload));
-    }
-
-    /// The plaintext kept for a packet.
-    pub fn payload(&self, pn: u64) -> Option<&Bytes> {
-        let at = self.payloads.binary_search_by_key(&pn, |kept| kept.0).ok()?;
-        Some(&self.payloads[at].1)
     }
 
     /// Passes the frames of the oldest ack-eliciting packets in flight, at most `packets` of them, to `out`: a probe repeats them if there
     /// is no new data (RFC 9002 §6.2.4). They stay outstanding.
-    pub fn oldest_unacked(&self, packets: usize, mut out: impl FnMut(SentFrame)) {
+    pub(crate) fn oldest_unacked(&self, packets: usize, mut out: impl FnMut(SentFrame)) {
         let numbers = self.outstanding.iter().flatten();
         let entries = numbers.filter_map(|pn| self.entry(pn)).filter(|entry| entry.is_ack_eliciting());
         for entry in entries.take(packets) {
@@ -159,7 +130,7 @@ impl Ledger {
 
     /// Frees memory of a busy phase: forgets ACK-only packets at the lower end and, if nothing else is outstanding, losses that could still
     /// turn out to be spurious. Call it when a connection goes idle.
-    pub fn shrink(&mut self) {
+    pub(crate) fn shrink(&mut self) {
         while self.outstanding.min().is_some_and(|pn| !self.entries[self.index(pn)].is_in_flight()) {
             self.forget_oldest_non_eliciting();
         }
@@ -168,16 +139,14 @@ impl Ledger {
         }
         self.entries.shrink_to(self.entries.len());
         self.frames.shrink_to(self.frames.len());
-        self.payloads.shrink_to(self.payloads.len());
         self.outstanding.shrink();
     }
 
     /// Bytes of memory held beside the struct itself.
-    pub fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         self.entries.capacity() * size_of::<Entry>()
             + self.frames.capacity() * size_of::<SentFrame>()
             + self.skipped.capacity() * size_of::<u64>()
-            + self.payloads.capacity() * size_of::<(u64, Bytes)>()
             + self.outstanding.memory()
             + self.late.memory()
     }
@@ -411,9 +380,6 @@ impl Ledger {
         };
         self.frames.drain(..frames);
         self.frames_start = self.frames_start.wrapping_add(wrapping_u32(frames));
-        while self.payloads.front().is_some_and(|kept| kept.0 < keep_from) {
-            self.payloads.pop_front();
-        }
         while self.skipped.front().is_some_and(|skipped| skipped + SKIPPED_MEMORY < keep_from) {
             self.skipped.pop_front();
         }

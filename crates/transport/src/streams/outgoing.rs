@@ -41,7 +41,7 @@ impl Streams {
     /// The writer ends at the end of the packet's payload. A STREAM frame that extends to the end has no length, so nothing may follow it,
     /// not even padding: other frames are written before.
     #[inline]
-    pub fn write_frames(&mut self, w: &mut Writer<'_>, record: &mut impl FnMut(SentFrame)) {
+    pub(crate) fn write_frames(&mut self, w: &mut Writer<'_>, record: &mut impl FnMut(SentFrame)) {
         self.write_frames_while(w, |_| true, record);
     }
 

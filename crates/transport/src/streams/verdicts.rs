@@ -8,7 +8,7 @@ use crate::sent::SentFrame;
 impl Streams {
     /// The packet with this frame was acknowledged. Frames that are not of streams are ignored.
     #[inline]
-    pub fn on_acked(&mut self, frame: &SentFrame) {
+    pub(crate) fn on_acked(&mut self, frame: &SentFrame) {
         match *frame {
             SentFrame::Stream { id, offset, len, fin } => self.on_data_acked(id, offset, offset + u64::from(len), fin),
             SentFrame::ResetStream(id) => {
@@ -56,7 +56,7 @@ impl Streams {
 
     /// The packet with this frame was lost. What still matters is sent again, with the values of the time it is sent. Frames
     /// that are not of streams are ignored.
-    pub fn on_lost(&mut self, frame: &SentFrame) {
+    pub(crate) fn on_lost(&mut self, frame: &SentFrame) {
         // RFC 9000 §13.3 says for each frame until when it is repeated.
         match *frame {
             SentFrame::Stream { id, offset, len, fin } => {

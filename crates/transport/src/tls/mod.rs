@@ -4,7 +4,7 @@
 //! a backend does not need to know packets. It may return *pending* wherever a server's answer can depend on an external service.
 //!
 //! Backends: [`rustls_backend`]; with the feature `boringssl` also `boring_backend`, whose tickets can be written to a file and whose
-//! servers can wait for signatures. `testing` has a backend without cryptography, and one that delays another.
+//! servers can wait for signatures. With the feature `testing`, `testing` has a backend without cryptography, and one that delays another.
 
 #[macro_use]
 mod server_settings;
@@ -14,7 +14,7 @@ pub mod boring_backend;
 pub mod client_hello;
 mod fault;
 pub mod rustls_backend;
-#[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod tickets;
 
