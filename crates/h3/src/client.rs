@@ -19,7 +19,7 @@
 use std::{future::poll_fn, sync::Arc};
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, request::Parts};
 use http_body::Body;
 use tiderace::StreamId;
 
@@ -55,6 +55,39 @@ pub struct Options {
     /// Support of WebTransport sessions. The response to an extended CONNECT then has a
     /// [`SessionOffer`] in its extensions.
     pub sessions: Option<SessionSupport>,
+    /// Content of responses arrives as joined copies. Otherwise it arrives as slices of receive buffers, each of which stays in memory as a
+    /// whole until its last slice is dropped. Copies are for applications that hand content to slow readers.
+    pub copies: bool,
+}
+
+/// Stream of a request that is still to be sent. Dropped, it is reset.
+pub struct Reserved {
+    requests: SendRequest,
+    send: Sender,
+    recv: Receiver,
+}
+
+impl std::fmt::Debug for Reserved {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reserved").field("stream", &self.send.id().0).finish_non_exhaustive()
+    }
+}
+
+impl Reserved {
+    /// Sends the request, as [`SendRequest::send`] does.
+    ///
+    /// # Errors
+    /// When the server or the connection fails the exchange; see [`Error::is_unprocessed`].
+    pub async fn send<B>(self, request: Request<B>) -> Result<Response<ResponseBody>, Error>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
+    {
+        let Self { requests, send, recv } = self;
+        let (head, body) = request.into_parts();
+        requests.check(&head).await?;
+        requests.exchange((send, recv), head, body).await
+    }
 }
 
 /// Begins HTTP/3 on a connection whose application protocol is [`ALPN`](crate::ALPN), and drives it on a task. Must be called
@@ -81,7 +114,8 @@ pub async fn begin_with(quic: tiderace::Connection, options: Options) -> Result<
         connect_protocol: false,
         datagrams: true,
     };
-    let shared = Shared::new(quic, Side::Client, settings, options.sessions, Arc::default(), None);
+    let Options { sessions, copies } = options;
+    let shared = Shared::new(quic, Side::Client, settings, sessions, copies, Arc::default(), None);
     if let Some(reason) = shared.quic.close_reason() {
         return Err(reason.into());
     }
@@ -107,21 +141,49 @@ impl SendRequest {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
     {
-        let shared = &self.handle.shared;
+        let quic = &self.handle.shared.quic;
         // RFC 9114 §10.9 MUST-1 (RFC 8470 §4): what may not happen twice does not leave early
-        if !request.method().is_safe() && !shared.quic.is_established() {
-            shared.quic.established().await?;
+        if !request.method().is_safe() && !quic.is_established() {
+            quic.established().await?;
         }
         let (head, body) = request.into_parts();
+        self.check(&head).await?;
+        self.exchange(self.open().await?, head, body).await
+    }
+
+    /// Opens the stream of a request that is sent later, as soon as the server's limit allows. So a program can tell a wait for the limit
+    /// from a wait for the response, and has its request still when the connection takes none. Waits for the handshake.
+    ///
+    /// # Errors
+    /// When the server takes no more requests on this connection, or the connection has ended. No request was sent.
+    pub async fn reserve(&self) -> Result<Reserved, Error> {
+        self.handle.shared.quic.established().await?;
+        let (send, recv) = self.open().await?;
+        Ok(Reserved { requests: self.clone(), send, recv })
+    }
+
+    /// Returns whether requests can be sent: the connection is open, and the server has not announced its end (GOAWAY).
+    pub fn is_open(&self) -> bool {
+        let shared = &self.handle.shared;
+        shared.quic.close_reason().is_none() && shared.lock().goaway.is_none()
+    }
+
+    /// Checks that a request can be sent on this connection.
+    async fn check(&self, head: &Parts) -> Result<(), Error> {
         let protocol = head.extensions.get::<Protocol>();
         if protocol.is_some() {
             // RFC 9220 §3: only to who has said that it understands.
-            let peer = shared.heard(|state| state.peer).await?;
+            let peer = self.handle.shared.heard(|state| state.peer).await?;
             if !peer.connect_protocol {
                 return Err(Error::NoConnectProtocol);
             }
         }
-        let target = fields::target(&head, protocol)?;
+        fields::target(head, protocol).map(drop)
+    }
+
+    /// Opens the stream of a request.
+    async fn open(&self) -> Result<(Sender, Receiver), Error> {
+        let shared = &self.handle.shared;
         // RFC 9114 §7.2.4.2 SHOULD NOT-1: the server's settings are not waited for
         // RFC 9114 §5.2 MUST NOT-1: a server that takes its leave gets no more requests, whatever number it names
         let is_going = || shared.lock().goaway.is_some();
@@ -134,13 +196,29 @@ impl SendRequest {
             going = shared.heard(|state| state.goaway) => return Err(going.err().unwrap_or(Error::GoingAway)),
         };
         // RFC 9114 §4.1 MUST-1: a stream of its own
-        let id = send.id();
+        let (send, recv) = (Sender::new(send, shared.clone()), Receiver::new(recv, shared.clone()));
         if is_going() {
             return Err(Error::GoingAway);
         }
+        Ok((send, recv))
+    }
+
+    /// Sends a request on its stream, and returns the response.
+    async fn exchange<B>(
+        &self,
+        (mut send, mut recv): (Sender, Receiver),
+        head: Parts,
+        body: B,
+    ) -> Result<Response<ResponseBody>, Error>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
+    {
+        let shared = &self.handle.shared;
+        let protocol = head.extensions.get::<Protocol>();
+        let target = fields::target(&head, protocol)?;
+        let id = send.id();
         shared.quic.set_priority(id, priority::of(&head.headers));
-        let mut recv = Receiver::new(recv, shared.clone());
-        let mut send = Sender::new(send, shared.clone());
         let datagrams = protocol.map(|_| Datagrams::new(shared, id));
         if datagrams.is_some() {
             send.has_datagrams();

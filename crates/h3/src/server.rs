@@ -213,6 +213,8 @@ where
         Side::Server,
         settings(&options),
         options.sessions.clone(),
+        // What a client sends waits for back ends, however slow they are.
+        true,
         options.compression.clone(),
         Some(options.write_timeout),
     );

@@ -51,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     /// Support of sessions, where there is some.
     pub(crate) support: Option<SessionSupport>,
+    /// Content is returned as copies: it waits for slow readers.
+    pub(crate) copies: bool,
     compression: Arc<Compression>,
     /// Memory budget of the connection, in all layers.
     pub(crate) memory: ConnectionBudget,
@@ -117,6 +119,7 @@ impl Shared {
         side: Side,
         settings: Settings,
         support: Option<SessionSupport>,
+        copies: bool,
         compression: Arc<Compression>,
         write_timeout: Option<Duration>,
     ) -> Arc<Self> {
@@ -143,6 +146,7 @@ impl Shared {
             side,
             settings,
             support,
+            copies,
             compression,
             memory,
             write_timeout,

@@ -77,8 +77,7 @@ pub(crate) struct Receiver {
 
 impl Receiver {
     pub(crate) fn new(mut stream: RecvStream, shared: Arc<Shared>) -> Self {
-        if shared.side == Side::Server {
-            // What a client sends waits for back ends, however slow they are.
+        if shared.copies {
             stream.set_joined();
         }
         // A HEADERS frame within the limit is not larger, but for what says nothing.

@@ -52,7 +52,7 @@ impl Client {
     /// # Errors
     /// When the connection has ended.
     pub async fn begin(quic: tiderace::Connection, config: Config) -> Result<Self, ConnectError> {
-        let options = client::Options { sessions: Some(config.support(&quic)) };
+        let options = client::Options { sessions: Some(config.support(&quic)), ..Default::default() };
         let requests = client::begin_with(quic, options).await?;
         Ok(Self { requests, limits: config.limits, sessions: Arc::default() })
     }

@@ -312,7 +312,7 @@ async fn draft_02_is_answered_by_name() {
     let ends = ends(false, None).await;
     let mut sessions = serve(&ends.accepted, open());
     let support = h3_quic::SessionSupport { settings: vec![(0x2b60_3742, 1)], max_early_streams: 0 };
-    let options = h3_quic::client::Options { sessions: Some(support) };
+    let options = h3_quic::client::Options { sessions: Some(support), ..Default::default() };
     let mut requests = h3_quic::client::begin_with(ends.quic.clone(), options).await.unwrap();
     let settings = within(requests.peer_settings()).await.unwrap();
     // Without RESET_STREAM_AT the current draft is not offered.

@@ -1,5 +1,5 @@
 //! Both ends of a connection on loopback, and a client that writes what it likes.
-#![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test uses a part")]
 
 mod fields;
 
