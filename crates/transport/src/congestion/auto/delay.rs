@@ -1,6 +1,7 @@
 //! Delay mode: a window for a queueing delay of a few milliseconds.
 //!
-//! Once per round trip the window moves half of the way to `w * (propagation + target) / (propagation + wait)`. The target falls with the
+//! Once per round trip the window moves half of the way to `w * (propagation + target) / (propagation + wait)`, upwards by a part of a packet
+//! at least. The target falls with the
 //! fourth root of the flow's own rate. Flows that share a queue see the same queueing delay. So their equilibrium has equal targets, and
 //! therefore equal rates, whatever their round-trip times. The queueing delay grows with the fourth root of the number of flows.
 
@@ -25,6 +26,9 @@ const SETTLING: u32 = 2;
 const RAMP_AFTER: u32 = 3;
 /// Growth added in each of these round trips, and the largest growth in one round trip.
 const RAMP: (f64, f64) = (0.05, 0.25);
+/// Packets by which a window grows in a round trip without queueing delay, at least; none at the target. The growth by a share of the window
+/// is the same for all flows of a queue, so that unequal ones would stay unequal. With this, flows of a few packets catch up with the others.
+const CATCH_UP: f64 = 0.5;
 /// The largest growth in one round trip close to a window that overflowed.
 const CAREFUL_RAMP: f64 = 0.02;
 /// Ratio to the window of the last probe up to which a short queue is trusted.
@@ -428,7 +432,9 @@ impl DelayMode {
             // A flow that started on a filled queue includes it in the propagation delay, and would starve the other flows.
             self.is_unverified = steps > 0 && self.window > self.verified;
             let ramp = (f64::from(steps) * RAMP.0).min(if is_careful { CAREFUL_RAMP } else { RAMP.1 });
-            self.gain = ((wanted / self.window - 1.0) / 2.0).clamp(ramp, RAMP.1);
+            let catch_up =
+                if is_careful { 0.0 } else { CATCH_UP * self.mtu / self.window * (1.0 - wait / target).max(0.0) };
+            self.gain = ((wanted / self.window - 1.0) / 2.0).max(catch_up).clamp(ramp, RAMP.1);
         }
     }
 }
