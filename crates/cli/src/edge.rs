@@ -11,7 +11,11 @@ use std::{
 };
 
 use clap::{Parser, Subcommand};
-use edge::{ConfigError, Process, ProcessError, admin, config};
+use edge::{
+    ConfigError, Process, ProcessError, UpgradeError,
+    admin::{self, AskError},
+    config,
+};
 use lab::{
     stats::compare::{Better, MARGIN, Rule, Scale, Tolerance, compare_unpaired},
     versus,
@@ -225,7 +229,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 
 fn serve(args: &Run) -> Result<ExitCode, Failure> {
     let stream = match args.take_over {
-        true => Some(edge::upgrade::inherited_stream().map_err(|error| Failure::new(&error))?),
+        true => Some(edge::upgrade::inherited_stream().map_err(|error| not_upgraded(&error))?),
         false => None,
     };
     let start = |file: &Path| match stream {
@@ -475,6 +479,15 @@ fn refusal(answer: &Value) -> Failure {
     }
 }
 
+/// An upgrade that does not come about, with its advice.
+fn not_upgraded(error: &UpgradeError) -> Failure {
+    let failure = Failure::new(error);
+    match error.hint() {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
 fn ask(running: &Running, command: &str) -> Result<Value, Failure> {
     let socket = match (&running.socket, &running.config) {
         (Some(socket), _) => socket.clone(),
@@ -483,8 +496,8 @@ fn ask(running: &Running, command: &str) -> Result<Value, Failure> {
     };
     admin::ask(&socket, command).map_err(|error| {
         let failure = Failure::new(format_args!("{}: {error}", socket.display()));
-        match error.kind() {
-            io::ErrorKind::PermissionDenied => {
+        match error {
+            AskError::System(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 failure.hint("only the user of the gateway, and root, may use its socket")
             }
             _ => failure.hint("is the gateway running?"),

@@ -115,16 +115,56 @@ async fn answer(stream: UnixStream, gateway: &Arc<impl Operated>, pending: &Pend
     tokio::time::timeout(PATIENCE, write.write_all(format!("{answer}\n").as_bytes())).await?
 }
 
+/// Command that a gateway does not answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AskError {
+    /// Nobody is at the socket, this user may not use it, or no answer came in time.
+    #[error("{0}")]
+    System(#[from] io::Error),
+    /// Answer that is no JSON: the connection broke off, or somebody else answers.
+    #[error("the answer cannot be read: {0}")]
+    Malformed(#[from] serde_json::Error),
+}
+
 /// Sends a command to a running gateway, and returns its answer. Blocks; a capture or an upgrade answers when it has ended.
 ///
 /// # Errors
 /// When no gateway answers.
-pub fn ask(socket: &Path, command: &str) -> io::Result<Value> {
+pub fn ask(socket: &Path, command: &str) -> Result<Value, AskError> {
     let mut stream = StdStream::connect(socket)?;
     let takes_its_time = ["capture ", "upgrade "].iter().any(|slow| command.starts_with(slow));
     stream.set_read_timeout(Some(PATIENCE).filter(|_| !takes_its_time))?;
     writeln!(stream, "{command}")?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
-    serde_json::from_str(&line).map_err(io::Error::other)
+    Ok(serde_json::from_str(&line)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use super::*;
+
+    #[test]
+    fn a_gateway_that_is_gone_is_told_from_one_that_talks_nonsense() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("edge.sock");
+        let gone = ask(&socket, "status").unwrap_err();
+        assert!(matches!(&gone, AskError::System(error) if error.kind() == io::ErrorKind::NotFound), "{gone:?}");
+        assert!(gone.source().unwrap().is::<io::Error>());
+        let listener = StdListener::bind(&socket).unwrap();
+        let answering = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut command = String::new();
+            BufReader::new(stream.try_clone().unwrap()).read_line(&mut command).unwrap();
+            stream.write_all(b"nonsense\n").unwrap();
+            command
+        });
+        let nonsense = ask(&socket, "status").unwrap_err();
+        assert!(matches!(nonsense, AskError::Malformed(_)), "{nonsense:?}");
+        assert!(nonsense.source().unwrap().is::<serde_json::Error>());
+        assert_eq!(answering.join().unwrap(), "status\n");
+    }
 }

@@ -1,32 +1,46 @@
 //! Certificates and their keys in PEM, and the cryptography under TLS.
 
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
 
 use rustls::{
+    Error,
     client::verify_server_name,
     crypto::{CryptoProvider, aws_lc_rs},
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    pki_types::{
+        CertificateDer, PrivateKeyDer, ServerName,
+        pem::{self, PemObject},
+    },
     server::ParsedCertificate,
     sign::CertifiedKey,
 };
+use tiderace::transport::tls::rustls_backend::ConfigError;
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 /// Certificate or key that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertificateError {
-    /// File that cannot be read, or has broken PEM.
-    #[error("cannot read {}: {why}", path.display())]
+    /// File that the system does not let be read.
+    #[error("cannot read {}: {source}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Words of the system or of the parser.
-        why: String,
+        /// Error of the system.
+        source: io::Error,
         /// True for the file of the key.
         key: bool,
+    },
+    /// File of certificates with broken PEM.
+    #[error("cannot read {}: {source}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Fault of the text.
+        source: pem::Error,
     },
     /// File without a certificate.
     #[error("expected certificates in PEM in {}, found none", .0.display())]
@@ -35,16 +49,22 @@ pub enum CertificateError {
     #[error("expected a private key in PEM in {}, found none", .0.display())]
     NoKey(PathBuf),
     /// Key of another certificate, or of a kind that TLS cannot use.
-    #[error("the key in {} does not belong to the certificate: {why}", path.display())]
+    #[error("the key in {} does not belong to the certificate: {source}", path.display())]
     Mismatch {
         /// File of the key.
         path: PathBuf,
-        /// Words of the TLS library.
-        why: String,
+        /// Error of the TLS library.
+        source: Error,
     },
+    /// Certificate whose key a signer cannot have.
+    #[error("the certificate has a key of an unknown kind")]
+    UnknownKey,
     /// Refusal of the TLS library.
     #[error("{0}")]
-    Refused(String),
+    Refused(#[from] Error),
+    /// Refusal of the TLS library for QUIC.
+    #[error("{0}")]
+    Quic(#[from] ConfigError),
 }
 
 impl CertificateError {
@@ -56,9 +76,11 @@ impl CertificateError {
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             Self::Unreadable { .. } => Some("paths are relative to the configuration's directory".to_owned()),
-            Self::NoCertificate(_) => Some("the file has to have `-----BEGIN CERTIFICATE-----`".to_owned()),
+            Self::NoCertificate(_) | Self::Malformed { .. } => {
+                Some("the file has to have `-----BEGIN CERTIFICATE-----`".to_owned())
+            }
             Self::NoKey(_) => Some("the file has to have `-----BEGIN PRIVATE KEY-----`".to_owned()),
-            Self::Mismatch { .. } | Self::Refused(_) => None,
+            Self::Mismatch { .. } | Self::UnknownKey | Self::Refused(_) | Self::Quic(_) => None,
         }
     }
 }
@@ -102,11 +124,7 @@ pub(crate) fn is_for(chain: &[CertificateDer<'_>], name: &str) -> bool {
 }
 
 fn bytes(path: &Path, key: bool) -> Result<Vec<u8>, CertificateError> {
-    std::fs::read(path).map_err(|error| CertificateError::Unreadable {
-        path: path.to_owned(),
-        why: error.to_string(),
-        key,
-    })
+    std::fs::read(path).map_err(|source| CertificateError::Unreadable { path: path.to_owned(), source, key })
 }
 
 /// Reads a chain.
@@ -114,7 +132,7 @@ pub(crate) fn read_chain(chain: &Path) -> Result<Vec<CertificateDer<'static>>, C
     let pem = bytes(chain, false)?;
     let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&pem)
         .collect::<Result<_, _>>()
-        .map_err(|why| CertificateError::Unreadable { path: chain.to_owned(), why: why.to_string(), key: false })?;
+        .map_err(|source| CertificateError::Malformed { path: chain.to_owned(), source })?;
     if certificates.is_empty() {
         return Err(CertificateError::NoCertificate(chain.to_owned()));
     }
@@ -127,5 +145,51 @@ pub(crate) fn read(chain: &Path, key: &Path) -> Result<CertifiedKey, Certificate
     let private =
         PrivateKeyDer::from_pem_slice(&bytes(key, true)?).map_err(|_| CertificateError::NoKey(key.to_owned()))?;
     CertifiedKey::from_der(certificates, private, provider())
-        .map_err(|why| CertificateError::Mismatch { path: key.to_owned(), why: why.to_string() })
+        .map_err(|source| CertificateError::Mismatch { path: key.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn each_cause_has_its_variant() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let made = rcgen::generate_simple_self_signed(vec!["a.test".to_owned()]).unwrap();
+        let other = rcgen::KeyPair::generate().unwrap();
+        let (chain, key) = (file("chain", &made.cert.pem()), file("key", &made.signing_key.serialize_pem()));
+        read(&chain, &key).unwrap();
+        let (nothing, missing) = (file("nothing", ""), folder.path().join("missing"));
+
+        let error = read(&missing, &key).unwrap_err();
+        assert!(
+            matches!(&error, CertificateError::Unreadable { path, key: false, .. } if *path == missing),
+            "{error:?}"
+        );
+        assert!(error.source().unwrap().is::<io::Error>());
+        let error = read(&chain, &missing).unwrap_err();
+        assert!(
+            matches!(&error, CertificateError::Unreadable { path, key: true, .. } if *path == missing),
+            "{error:?}"
+        );
+        let cut = file("cut", "-----BEGIN CERTIFICATE-----\nAAAA\n");
+        let error = read(&cut, &key).unwrap_err();
+        assert!(matches!(&error, CertificateError::Malformed { path, .. } if *path == cut), "{error:?}");
+        assert!(error.source().unwrap().is::<pem::Error>());
+        let error = read(&nothing, &key).unwrap_err();
+        assert!(matches!(&error, CertificateError::NoCertificate(path) if *path == nothing), "{error:?}");
+        let error = read(&chain, &nothing).unwrap_err();
+        assert!(matches!(&error, CertificateError::NoKey(path) if *path == nothing), "{error:?}");
+        let of_other = file("other", &other.serialize_pem());
+        let error = read(&chain, &of_other).unwrap_err();
+        assert!(matches!(&error, CertificateError::Mismatch { path, .. } if *path == of_other), "{error:?}");
+        assert!(error.source().unwrap().is::<Error>());
+    }
 }

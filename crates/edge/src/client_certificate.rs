@@ -80,11 +80,10 @@ impl ClientVerification {
         let Trust::Roots(pem) = Trust::read(roots)? else {
             return Err(RootsError::Empty { file: roots.to_owned() });
         };
-        let malformed = |why| RootsError::Malformed { file: roots.to_owned(), why };
-        let store = Arc::new(trust::store(&pem).map_err(malformed)?);
+        let store = Arc::new(trust::store(&pem).map_err(|fault| fault.within(roots))?);
         let builder = WebPkiClientVerifier::builder_with_provider(store, provider().clone());
         let builder = if required { builder } else { builder.allow_unauthenticated() };
-        let verifier = builder.build().map_err(|error| malformed(error.to_string()))?;
+        let verifier = builder.build().map_err(|source| RootsError::NoVerifier { file: roots.to_owned(), source })?;
         let ders = CertificateDer::pem_slice_iter(&pem).filter_map(|root| Some(root.ok()?.to_vec())).collect();
         let mut context = Context::new(&SHA256);
         context.update(&[required.into()]);

@@ -7,9 +7,11 @@ use h3_quic::connect_udp::TemplateError;
 use crate::{
     access::TokensError,
     certificate::CertificateError,
+    config::AddressError,
     connection_id_key::KeyFileError,
     keys::{KeysError, RegisterError},
     password_file::PasswordsError,
+    remote_signer::SignerLinkError,
     trust::RootsError,
 };
 
@@ -71,7 +73,10 @@ pub enum SetupError {
     ConnectionIdKey(#[from] KeyFileError),
     /// Address of the metrics that is none.
     #[error("{0}")]
-    MetricsAddress(String),
+    MetricsAddress(#[from] AddressError),
+    /// Link to a signer that cannot be set up.
+    #[error("{0}")]
+    SignerLink(#[from] SignerLinkError),
 }
 
 #[cfg(test)]

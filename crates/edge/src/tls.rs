@@ -152,10 +152,9 @@ impl Tls {
             names.otherwise.get_or_insert(key);
         }
         let names = Arc::new(names);
-        let refused = |error: rustls::Error| CertificateError::Refused(error.to_string());
         let builder = ServerConfig::builder_with_provider(provider().clone())
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
-            .map_err(refused)?;
+            .map_err(CertificateError::Refused)?;
         let clients = config.client_certificates.as_ref();
         let clients = clients.map(|section| ClientVerification::load(&section.roots, section.required)).transpose()?;
         let mut look = None;
@@ -206,7 +205,7 @@ impl Tls {
         for alpn in config.streams.iter().flat_map(|stream| &stream.alpn.0) {
             quic = quic.alpn(alpn.as_bytes());
         }
-        let quic = quic.build().map_err(|error| CertificateError::Refused(error.to_string()))?;
+        let quic = quic.build().map_err(CertificateError::Quic)?;
         Ok(Self { tcp: Arc::new(tcp), look, clients, quic, ends, signs_remotely: signer.is_some() })
     }
 }

@@ -4,7 +4,11 @@ use std::{io, sync::Arc};
 
 use rustls::{
     ClientConfig, Error, RootCertStore,
-    pki_types::{CertificateDer, pem::PemObject},
+    pki_types::{
+        CertificateDer,
+        pem::{self, PemObject},
+    },
+    server::VerifierBuilderError,
 };
 use rustls_platform_verifier::Verifier;
 use tiderace::transport::tls::rustls_backend::CertificateCheck;
@@ -34,13 +38,29 @@ pub enum RootsError {
         /// Error of the system.
         source: io::Error,
     },
-    /// File with broken PEM or with a certificate that is no root.
-    #[error("{file}: {why}")]
+    /// File with broken PEM.
+    #[error("{file}: {source}")]
     Malformed {
         /// The file.
         file: String,
-        /// Words of the parser.
-        why: String,
+        /// Fault of the text.
+        source: pem::Error,
+    },
+    /// File with a certificate that is no root.
+    #[error("{file}: {source}")]
+    NoRoot {
+        /// The file.
+        file: String,
+        /// Fault of the certificate.
+        source: Error,
+    },
+    /// File with roots by which no client can be verified.
+    #[error("{file}: {source}")]
+    NoVerifier {
+        /// The file.
+        file: String,
+        /// Error of the TLS library.
+        source: VerifierBuilderError,
     },
     /// File without a certificate.
     #[error("{file}: expected certificates in PEM, found none")]
@@ -60,7 +80,7 @@ impl Trust {
             return Ok(Self::System);
         }
         let pem = std::fs::read(file).map_err(|source| RootsError::Unreadable { file: file.to_owned(), source })?;
-        let roots = store(&pem).map_err(|why| RootsError::Malformed { file: file.to_owned(), why })?;
+        let roots = store(&pem).map_err(|fault| fault.within(file))?;
         if roots.is_empty() { Err(RootsError::Empty { file: file.to_owned() }) } else { Ok(Self::Roots(pem)) }
     }
 
@@ -69,7 +89,7 @@ impl Trust {
         let builder = ClientConfig::builder_with_provider(provider().clone());
         let builder = builder.with_safe_default_protocol_versions()?;
         let builder = match self {
-            Self::Roots(pem) => builder.with_root_certificates(store(pem).map_err(Error::General)?),
+            Self::Roots(pem) => builder.with_root_certificates(store(pem).map_err(|fault| fault.within("roots"))?),
             Self::System => {
                 let verifier = Verifier::new(provider().clone())?;
                 builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
@@ -83,12 +103,63 @@ impl Trust {
     }
 }
 
-/// Reads roots; the error is in the words of the parser.
-pub(crate) fn store(pem: &[u8]) -> Result<RootCertStore, String> {
+/// Fault of roots, wherever they stand.
+#[derive(Debug)]
+pub(crate) enum RootFault {
+    Malformed(pem::Error),
+    NoRoot(Error),
+}
+
+impl RootFault {
+    /// Error of the file that has them.
+    pub(crate) fn within(self, file: &str) -> RootsError {
+        let file = file.to_owned();
+        match self {
+            Self::Malformed(source) => RootsError::Malformed { file, source },
+            Self::NoRoot(source) => RootsError::NoRoot { file, source },
+        }
+    }
+}
+
+/// Reads roots.
+///
+/// # Errors
+/// When the text is no PEM, or has a certificate that is no root.
+pub(crate) fn store(pem: &[u8]) -> Result<RootCertStore, RootFault> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
-        let certificate = certificate.map_err(|error| error.to_string())?;
-        roots.add(certificate).map_err(|error| error.to_string())?;
+        roots.add(certificate.map_err(RootFault::Malformed)?).map_err(RootFault::NoRoot)?;
     }
     Ok(roots)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn each_cause_has_its_variant() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("roots.pem");
+        let name = path.to_str().unwrap();
+        let error = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            Trust::read(name).unwrap_err()
+        };
+        let missing = Trust::read(name).unwrap_err();
+        assert!(matches!(&missing, RootsError::Unreadable { file, .. } if file == name), "{missing:?}");
+        assert!(missing.source().unwrap().is::<io::Error>());
+        let cut = error("-----BEGIN CERTIFICATE-----\nAAAA\n");
+        assert!(matches!(&cut, RootsError::Malformed { file, .. } if file == name), "{cut:?}");
+        assert!(cut.source().unwrap().is::<pem::Error>());
+        let no_root = error("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+        assert!(matches!(&no_root, RootsError::NoRoot { file, .. } if file == name), "{no_root:?}");
+        assert!(no_root.source().unwrap().is::<Error>());
+        assert!(matches!(error(""), RootsError::Empty { .. }));
+        let made = rcgen::generate_simple_self_signed(vec!["a.test".to_owned()]).unwrap();
+        std::fs::write(&path, made.cert.pem()).unwrap();
+        Trust::read(name).unwrap().client().unwrap();
+    }
 }

@@ -173,8 +173,9 @@ const REFERENCE: &str = "`tiderace balance reference` prints every setting with 
 
 fn resolve(config: &BalanceConfig, directory: &Path) -> Result<Resolved, Fault> {
     let listen = config.listen.0.iter().map(|text| {
-        address(text).map_err(|message| {
-            Fault::new(&[Key("listen")], message).hint("`[::]:443` is every address of this machine, IPv4 included")
+        address(text).map_err(|error| {
+            Fault::new(&[Key("listen")], error.to_string())
+                .hint("`[::]:443` is every address of this machine, IPv4 included")
         })
     });
     let listen: Vec<SocketAddr> = listen.collect::<Result<_, _>>()?;
@@ -228,7 +229,7 @@ fn metrics(given: &str) -> Result<Option<SocketAddr>, Fault> {
     if given.is_empty() {
         return Ok(None);
     }
-    let at = address(given).map_err(|message| Fault::new(&[Key("metrics")], message))?;
+    let at = address(given).map_err(|error| Fault::new(&[Key("metrics")], error.to_string()))?;
     let is_private = match at.ip().to_canonical() {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),

@@ -27,8 +27,9 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         return Err(Fault::new(&[Key("listen")], "expected an address with a port, found none"));
     }
     for text in &config.listen.0 {
-        address(text).map_err(|message| {
-            Fault::new(&[Key("listen")], message).hint("`[::]:443` is every address of this machine, IPv4 included")
+        address(text).map_err(|error| {
+            Fault::new(&[Key("listen")], error.to_string())
+                .hint("`[::]:443` is every address of this machine, IPv4 included")
         })?;
     }
     if let Some(text) = repeated(&config.listen).or_else(|| repeated(&config.redirect_from)) {
@@ -37,7 +38,8 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     }
     for text in &config.redirect_from.0 {
         let at = [Key("redirect-from")];
-        let parsed = address(text).map_err(|message| Fault::new(&at, message).hint("`[::]:80` is every address"))?;
+        let parsed =
+            address(text).map_err(|error| Fault::new(&at, error.to_string()).hint("`[::]:80` is every address"))?;
         if parsed.port() != 0 && config.listen.0.iter().any(|other| address(other) == Ok(parsed)) {
             return Err(
                 Fault::new(&at, format!("`{text}` is served with TLS")).hint("plain HTTP has a port of its own: 80")
@@ -81,7 +83,8 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         ));
     }
     if !config.metrics.listen.is_empty() {
-        address(&config.metrics.listen).map_err(|message| Fault::new(&[Key("metrics"), Key("listen")], message))?;
+        address(&config.metrics.listen)
+            .map_err(|error| Fault::new(&[Key("metrics"), Key("listen")], error.to_string()))?;
     }
     if config.capture.enabled && config.admin.socket.is_empty() {
         return Err(Fault::new(&[Key("capture"), Key("enabled")], "nobody could ask for a capture")

@@ -27,6 +27,7 @@ pub(crate) use self::examine::certificates;
 use self::read::ResolvedConfig;
 use self::section::section;
 pub use self::{
+    address::AddressError,
     clients::{BasicAuth, ClientCertificates, Cors, ForwardedField, RateLimit, TrustedProxies},
     examine::{Examination, Examined, examine},
     human::{Many, Part, Size, Span},

@@ -14,8 +14,7 @@ use super::{
 };
 use crate::{
     certificate::{self, CertificateError},
-    remote_signer::{self, KeyId, LinkConfig, SignerError},
-    setup::SetupError,
+    remote_signer::{self, KeyId, LinkConfig, SignerError, SignerLinkError},
 };
 
 /// Least time that a signer may be given.
@@ -56,20 +55,20 @@ impl Signer {
     ///
     /// # Errors
     /// When it is neither a name nor an address.
-    fn name_of(&self, address: &str) -> Result<ServerName<'static>, String> {
+    fn name_of(&self, address: &str) -> Result<ServerName<'static>, SignerLinkError> {
         let name = if self.name.is_empty() { host(address).unwrap_or_default() } else { &self.name };
-        ServerName::try_from(name.to_owned()).map_err(|_| format!("expected a name of the signer, found `{name}`"))
+        ServerName::try_from(name.to_owned()).map_err(|source| SignerLinkError::Name { name: name.to_owned(), source })
     }
 
     /// Configuration of the link to the signer.
     ///
     /// # Errors
     /// When a signer has no name.
-    pub(crate) fn link(&self) -> Result<LinkConfig<'_>, SetupError> {
+    pub(crate) fn link(&self) -> Result<LinkConfig<'_>, SignerLinkError> {
         let signer = |address| Ok((address, self.name_of(address)?));
-        let signers = self.address.0.iter().map(String::as_str).map(signer).collect::<Result<_, String>>();
+        let signers = self.address.0.iter().map(String::as_str).map(signer).collect::<Result<_, SignerLinkError>>();
         Ok(LinkConfig {
-            signers: signers.map_err(CertificateError::Refused)?,
+            signers: signers?,
             roots: &self.roots,
             certificate: self.certificate.as_ref(),
             key: self.key.as_ref(),
@@ -106,7 +105,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
             return Err(Fault::new(&at("address"), message).hint("`tiderace edge signer` prints where it listens"));
         }
         let named = if section.name.is_empty() { "address" } else { "name" };
-        section.name_of(address).map_err(|message| Fault::new(&at(named), message))?;
+        section.name_of(address).map_err(|error| Fault::new(&at(named), error.to_string()))?;
     }
     for (key, value) in [("roots", &section.roots), ("certificate", &section.certificate), ("key", &section.key)] {
         if value.is_empty() {
@@ -141,8 +140,7 @@ pub(super) fn check_files(config: &Config) -> Result<(), Fault> {
     for (at, chain, _) in config.signed_elsewhere() {
         let chain = certificate::read_chain(Path::new(chain)).map_err(|error| fault(&at, error))?;
         if !remote_signer::is_usable(&chain[0]) {
-            let error = CertificateError::Refused("the certificate has a key of an unknown kind".to_owned());
-            return Err(fault(&at, error));
+            return Err(fault(&at, CertificateError::UnknownKey));
         }
     }
     Ok(())

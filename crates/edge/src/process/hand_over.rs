@@ -8,7 +8,7 @@ use std::{
         unix::net::{UnixDatagram, UnixStream},
     },
     path::{Path, PathBuf},
-    process::{Child, Command},
+    process::{Child, Command, ExitStatus},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -90,7 +90,10 @@ impl Process {
                 }
                 let error = match error {
                     UpgradeError::Broken(error) if is_late(&error) => UpgradeError::Late(patience),
-                    UpgradeError::Broken(error) if is_gone(&error) => UpgradeError::Ended(ended),
+                    UpgradeError::Broken(error) if is_gone(&error) => match ended {
+                        Ok(status) => UpgradeError::Ended(status),
+                        Err(error) => UpgradeError::Broken(error),
+                    },
                     other => other,
                 };
                 tracing::warn!("the upgrade changes nothing: {error}");
@@ -292,16 +295,16 @@ fn start(program: &Path, config: &Path, channel: UnixStream) -> io::Result<Child
 }
 
 /// Ends a program that does not take over; returns how it ended.
-fn end(mut child: Child, is_ending: bool) -> String {
+fn end(mut child: Child, is_ending: bool) -> io::Result<ExitStatus> {
     let since = Instant::now();
     while is_ending && since.elapsed() < EXIT_PATIENCE {
         match child.try_wait() {
-            Ok(Some(status)) => return status.to_string(),
+            Ok(Some(status)) => return Ok(status),
             Ok(None) => std::thread::sleep(Duration::from_millis(10)),
             Err(_) => break,
         }
     }
     // It may have ended by itself meanwhile.
     let _ = child.kill();
-    child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
+    child.wait()
 }

@@ -1,6 +1,39 @@
-//! Errors of signatures that another machine makes.
+//! Errors of signatures that another machine makes, and of the link to it.
 
 use std::{io, sync::Arc};
+
+use rustls::pki_types::InvalidDnsNameError;
+
+use crate::{certificate::CertificateError, trust::RootsError};
+
+/// Link to a signer that cannot be set up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SignerLinkError {
+    /// Unusable certificate or key of this gateway for the signer.
+    #[error("{0}")]
+    Certificate(#[from] CertificateError),
+    /// Unusable roots of the signer's certificate.
+    #[error("{0}")]
+    Roots(#[from] RootsError),
+    /// Section without roots: those of the system are not asked.
+    #[error("[signer] has no `roots`")]
+    NoRoots,
+    /// Neither a name nor an address.
+    #[error("expected a name of the signer, found `{name}`")]
+    Name {
+        /// What stands there.
+        name: String,
+        /// Fault of the name.
+        source: InvalidDnsNameError,
+    },
+    /// Refusal of the TLS library.
+    #[error("{0}")]
+    Tls(#[from] rustls::Error),
+    /// Thread of the link that the system does not start.
+    #[error("cannot start the thread that asks the signer: {0}")]
+    Thread(#[source] io::Error),
+}
 
 /// Cause for which a signer has not signed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -85,5 +118,52 @@ impl SignerError {
             Self::UnknownKey => "add an [[identity]] with this certificate to the signer's configuration",
             Self::Refused => "only handshakes of TLS servers are signed",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use super::*;
+    use crate::{
+        config::{Many, Signer},
+        metrics::Metrics,
+        remote_signer::Link,
+        setup::SetupError,
+    };
+
+    #[test]
+    fn each_fault_of_a_link_has_its_variant() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let made = rcgen::generate_simple_self_signed(vec!["a.test".to_owned()]).unwrap();
+        let good = Signer {
+            address: Many(vec!["signer.test:1".to_owned()]),
+            roots: file("roots", &made.cert.pem()),
+            certificate: file("chain", &made.cert.pem()),
+            key: file("key", &made.signing_key.serialize_pem()),
+            ..Signer::default()
+        };
+        let metrics = Metrics::default().signatures;
+        let started = |section: &Signer| section.link().and_then(|link| Link::start(&link, &metrics));
+        drop(started(&good).unwrap());
+        let error = |section: Signer| started(&section).err().unwrap();
+
+        let name = error(Signer { name: "-".to_owned(), ..good.clone() });
+        assert!(matches!(&name, SignerLinkError::Name { name, .. } if name == "-"), "{name:?}");
+        assert!(name.source().unwrap().is::<InvalidDnsNameError>());
+        let none = error(Signer { roots: String::new(), ..good.clone() });
+        assert!(matches!(none, SignerLinkError::NoRoots), "{none:?}");
+        let roots = error(Signer { roots: file("nothing", ""), ..good.clone() });
+        assert!(matches!(roots, SignerLinkError::Roots(RootsError::Empty { .. })), "{roots:?}");
+        let key = error(Signer { key: good.certificate.clone(), ..good });
+        assert!(matches!(key, SignerLinkError::Certificate(CertificateError::NoKey(_))), "{key:?}");
+        let setup = SetupError::from(key);
+        assert!(setup.source().unwrap().is::<SignerLinkError>());
     }
 }

@@ -24,13 +24,12 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::{
-    SignerError,
+    SignerError, SignerLinkError,
     protocol::{ALPN, Answer, KeyId, Keys, MAX_FRAME, MAX_KEYS_FRAME, Request, next_frame},
 };
 use crate::{
-    certificate::{self, CertificateError, provider},
+    certificate::{self, provider},
     metrics::SignatureMetrics,
-    setup::SetupError,
     trust::{Trust, store},
 };
 
@@ -70,17 +69,12 @@ struct Settings {
 }
 
 impl Settings {
-    fn read(config: &LinkConfig<'_>) -> Result<Self, SetupError> {
+    fn read(config: &LinkConfig<'_>) -> Result<Self, SignerLinkError> {
         let own = certificate::read(config.certificate, config.key)?;
-        let refused = |error: String| SetupError::Certificate(CertificateError::Refused(error));
-        let pem = match Trust::read(config.roots)? {
-            Trust::Roots(pem) => pem,
-            _ => return Err(refused("[signer] has no `roots`".to_owned())),
-        };
+        let Trust::Roots(pem) = Trust::read(config.roots)? else { return Err(SignerLinkError::NoRoots) };
         let builder = ClientConfig::builder_with_provider(provider().clone());
-        let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]);
-        let builder = builder.map_err(|error| refused(error.to_string()))?;
-        let roots = store(&pem).map_err(refused)?;
+        let builder = builder.with_protocol_versions(&[&rustls::version::TLS13])?;
+        let roots = store(&pem).map_err(|fault| fault.within(config.roots))?;
         let own = Arc::new(SingleCertAndKey::from(own));
         let mut tls = builder.with_root_certificates(roots).with_client_cert_resolver(own);
         tls.alpn_protocols = vec![ALPN.to_vec()];
@@ -122,15 +116,15 @@ impl Link {
     ///
     /// # Errors
     /// When a file cannot be used, or no thread can be started.
-    pub(crate) fn start(config: &LinkConfig<'_>, metrics: &SignatureMetrics) -> Result<Arc<Self>, SetupError> {
+    pub(crate) fn start(config: &LinkConfig<'_>, metrics: &SignatureMetrics) -> Result<Arc<Self>, SignerLinkError> {
         let settings = Settings::read(config)?;
         let (jobs, received) = mpsc::unbounded_channel();
         let time_limit = settings.time_limit;
         let of_thread = Connection { settings, metrics: metrics.clone(), told: None };
-        let failed = |error: io::Error| SetupError::Certificate(CertificateError::Refused(error.to_string()));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(SignerLinkError::Thread)?;
         let thread = std::thread::Builder::new().name("signer".to_owned());
-        thread.spawn(move || runtime.block_on(of_thread.run(received))).map_err(failed)?;
+        thread.spawn(move || runtime.block_on(of_thread.run(received))).map_err(SignerLinkError::Thread)?;
         let (open, most, metrics) = (AtomicUsize::new(0), config.waiting, metrics.clone());
         Ok(Arc::new(Self { jobs, time_limit, open, most, metrics }))
     }
@@ -179,7 +173,7 @@ impl Drop for Place<'_> {
 pub(crate) async fn probe(
     config: &LinkConfig<'_>,
     patience: Duration,
-) -> Result<Vec<(String, Result<Vec<KeyId>, SignerError>)>, SetupError> {
+) -> Result<Vec<(String, Result<Vec<KeyId>, SignerError>)>, SignerLinkError> {
     let settings = Settings::read(config)?;
     let mut all = Vec::new();
     for at in 0..settings.addresses.len() {

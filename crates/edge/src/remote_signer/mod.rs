@@ -9,7 +9,7 @@ pub(crate) mod protocol;
 mod remote_key;
 mod waiting;
 
-pub use self::error::SignerError;
+pub use self::error::{SignerError, SignerLinkError};
 pub(crate) use self::{
     link::{Link, LinkConfig, probe},
     protocol::KeyId,

@@ -87,9 +87,8 @@ impl RemoteKey {
         link: &Arc<Link>,
         fall_back: Option<Arc<dyn SigningKey>>,
     ) -> Result<Self, CertificateError> {
-        let of_unknown_kind = || CertificateError::Refused("the certificate has a key of an unknown kind".to_owned());
-        let public = public(certificate).ok_or_else(of_unknown_kind)?;
-        let (algorithm, schemes) = schemes(certificate).ok_or_else(of_unknown_kind)?;
+        let public = public(certificate).ok_or(CertificateError::UnknownKey)?;
+        let (algorithm, schemes) = schemes(certificate).ok_or(CertificateError::UnknownKey)?;
         let shared = Arc::new(Shared { id: KeyId::of(&public), link: link.clone(), fall_back });
         Ok(Self { shared, algorithm, schemes, public: public.into() })
     }

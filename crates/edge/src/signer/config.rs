@@ -89,7 +89,7 @@ pub(super) fn load(file: &Path) -> Result<Resolved, ConfigError> {
 
 fn resolve(config: &SignerConfig, directory: &Path) -> Result<Resolved, Fault> {
     let addresses = |key: &'static str, texts: &[String]| -> Result<Vec<SocketAddr>, Fault> {
-        let parse = |text: &String| address(text).map_err(|message| Fault::new(&[Key(key)], message));
+        let parse = |text: &String| address(text).map_err(|error| Fault::new(&[Key(key)], error.to_string()));
         texts.iter().map(parse).collect()
     };
     let listen = addresses("listen", &config.listen.0)?;

@@ -12,4 +12,4 @@ pub use self::{
     error::SignerStartError,
     server::{SignerServer, check},
 };
-pub use crate::remote_signer::SignerError;
+pub use crate::remote_signer::{SignerError, SignerLinkError};

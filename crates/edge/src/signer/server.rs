@@ -35,7 +35,7 @@ use crate::{
         key_id,
         protocol::{ALPN, Answer, KeyId, Keys, MAX_FRAME, Request, is_handshake, next_frame},
     },
-    trust::store,
+    trust::{RootsError, store},
 };
 
 /// Time for a gateway's TLS.
@@ -90,15 +90,14 @@ impl Current {
             keys.insert(id, Arc::new(certified));
         }
         let own = certificate::read(&config.certificate, &config.key)?;
-        let refused = |error: String| CertificateError::Refused(error);
-        let pem = std::fs::read(&config.clients)
-            .map_err(|source| crate::trust::RootsError::Unreadable { file: config.clients.clone(), source })?;
-        let roots = Arc::new(store(&pem).map_err(refused)?);
+        let file = || config.clients.clone();
+        let pem = std::fs::read(&config.clients).map_err(|source| RootsError::Unreadable { file: file(), source })?;
+        let roots = Arc::new(store(&pem).map_err(|fault| fault.within(&config.clients))?);
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider().clone()).build();
-        let verifier = verifier.map_err(|error| refused(error.to_string()))?;
+        let verifier = verifier.map_err(|source| RootsError::NoVerifier { file: file(), source })?;
         let builder = ServerConfig::builder_with_provider(provider().clone());
         let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]);
-        let builder = builder.map_err(|error| refused(error.to_string()))?.with_client_cert_verifier(verifier);
+        let builder = builder.map_err(CertificateError::Refused)?.with_client_cert_verifier(verifier);
         let mut tls = builder.with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(own)));
         tls.alpn_protocols = vec![ALPN.to_vec()];
         // A certificate that is not accepted any more shall not live on in a session.

@@ -17,6 +17,8 @@ use rustix::net::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
+use super::UpgradeError;
+
 /// Bytes of a message at most: a hundred thousand connection IDs.
 const LARGEST: usize = 8 << 20;
 /// Descriptors in one system call. Linux takes 253.
@@ -125,18 +127,13 @@ pub(crate) fn is_gone(error: &io::Error) -> bool {
 ///
 /// # Errors
 /// When there is no such socket.
-pub fn inherited_stream() -> io::Result<UnixStream> {
+pub fn inherited_stream() -> Result<UnixStream, UpgradeError> {
     let copy = std::io::stdin().as_fd().try_clone_to_owned()?;
     let stream = UnixStream::from(copy);
     // Whatever else is there has no peer of this kind.
-    stream.peer_addr().map_err(|error| {
-        io::Error::new(
-            error.kind(),
-            "there is no process on the standard input to take over from\nhint: `tiderace edge upgrade`",
-        )
-    })?;
+    stream.peer_addr().map_err(UpgradeError::NoOlder)?;
     stream.set_nonblocking(false)?;
-    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?).map_err(io::Error::from)?;
     Ok(stream)
 }
 

@@ -13,7 +13,7 @@ pub(crate) mod messages;
 pub(crate) mod siblings;
 mod taken_over;
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 
 pub(crate) use self::messages::describe;
 pub use self::{channel::inherited_stream, messages::PROTOCOL};
@@ -41,7 +41,7 @@ pub enum UpgradeError {
     },
     /// The new program ended before it took over.
     #[error("the new program ended before it took over ({0}); it may have said why on standard error")]
-    Ended(String),
+    Ended(ExitStatus),
     /// The new program has not taken over in time.
     #[error("the new program has not taken over within {} s", .0.as_secs_f64())]
     Late(Duration),
@@ -59,6 +59,9 @@ pub enum UpgradeError {
     /// Too many older processes with connections to be distinguished.
     #[error("{0} older processes still have connections")]
     TooMany(usize),
+    /// There is no older process on the standard input.
+    #[error("there is no process on the standard input to take over from")]
+    NoOlder(#[source] io::Error),
     /// The processes cannot talk to each other.
     #[error("the hand-over broke off: {0}")]
     Broken(#[from] io::Error),
@@ -77,6 +80,7 @@ impl UpgradeError {
             Self::Refused { hint, .. } => return hint.clone(),
             Self::HandedOver => "ask the process that serves: its number is in the log",
             Self::TooMany(_) => "wait until some have ended, or set a shorter `upgrade.drain`",
+            Self::NoOlder(_) => "`tiderace edge upgrade`",
             Self::Broken(_) => return None,
         };
         Some(hint.to_owned())
