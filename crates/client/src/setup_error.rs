@@ -168,8 +168,8 @@ mod tests {
             let request = http::Request::new(http_body_util::Empty::<bytes::Bytes>::new());
             let (mut head, body) = request.into_parts();
             head.uri = http::Uri::from_static(uri);
-            let sent = client.send(http::Request::from_parts(head, body), &crate::Route::default());
-            runtime.block_on(sent).err().unwrap()
+            let route = crate::Route::default();
+            runtime.block_on(client.send(http::Request::from_parts(head, body), &route)).err().unwrap()
         };
         let none = send("/path");
         assert!(matches!(none, FetchError::Url(UrlError::Scheme { expected: "http or https", .. })), "{none:?}");
