@@ -213,8 +213,14 @@ impl Generation {
         };
         let mut known = before.map(Self::back_ends).unwrap_or_default();
         let places = Arc::new(Semaphore::new(config.limits.back_end_requests.min(Semaphore::MAX_PERMITS)));
-        let surroundings =
-            Surroundings { workers, places: &places, ring: &persistent.ring, resolver: &persistent.resolver, metrics };
+        let surroundings = Surroundings {
+            workers,
+            places: &places,
+            ring: &persistent.ring,
+            resolver: &persistent.resolver,
+            memory: persistent.memory.process(),
+            metrics,
+        };
         let rates = rates(&config, before, persistent.memory.process());
         let targets: Vec<_> = config
             .routes

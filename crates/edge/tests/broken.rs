@@ -87,6 +87,7 @@ fn of_routes() -> Vec<Case> {
         route("too = \"http://127.0.0.1:9\" # here\n", "unknown field", "did you mean `to`?"),
         route("to = \"127.0.0.1:9\" # here\n", "expected `http://host:port`", "h2c://"),
         route("to = \"http://127.0.0.1:9/path\" # here\n", "has no path", "h2c://"),
+        route("to = \"h3://127.0.0.1:9/path\" # here\n", "has no path", "h3://"),
         route("to = \"ftp://127.0.0.1:9\" # here\n", "expected `http://host:port`", "h2c://"),
         to("path = \"x\" # here\n", "begins with `/`", "edge reference"),
         to("path = \"/a%2fb\" # here\n", "%2F", "edge reference"),
@@ -164,6 +165,13 @@ fn of_the_machine() -> Vec<Case> {
             "go round",
         )
         .with("127.0.0.1:0", "[::]:4433"),
+        replaced(
+            "to = \"http://127.0.0.1:9\"",
+            "to = \"h3://127.0.0.1\" # here\nhost = \"a.example\"",
+            "is the gateway itself",
+            "go round",
+        )
+        .with("127.0.0.1:0", "[::]:443"),
         case("[[route]]\npath = \"/udp\"\nproxy = { tokens = \"gone\" } # here\n", "cannot read", "NAME TOKEN"),
     ]
 }

@@ -116,6 +116,9 @@ fn render(status: &Value) -> String {
             let state = if back_end["well"] == true { "up" } else { "DOWN" };
             let protocol = text(&back_end["protocol"]);
             let _ = writeln!(out, "{name:<width$}  {state:<5}  {protocol:<8}  {}", number(&back_end["requests"]));
+            if back_end["fall_back"].is_string() {
+                let _ = writeln!(out, "  QUIC fails: {}", text(&back_end["fall_back"]));
+            }
         }
     }
     out
@@ -161,6 +164,7 @@ mod tests {
             "back_ends": [
                 {"to": "http://127.0.0.1:8080", "well": true, "protocol": "http/1.1", "tls": false, "requests": 4},
                 {"to": "https://a\u{1b}[2J:1", "well": false, "protocol": "tls", "tls": true, "requests": 0},
+                {"to": "h3://a:1", "well": true, "protocol": "h2", "tls": true, "requests": 0, "fall_back": "timeout: \u{1b}silent"},
             ],
         });
         let text = render(&status);
@@ -175,10 +179,14 @@ mod tests {
             "certificate   old.pem, -1.0 days  EXPIRED",
             "certificate   acme, 13.0 days  ENDS SOON",
             "http://127.0.0.1:8080  up     http/1.1  4",
+            "h3://a:1               up     h2        0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
-        assert!(!text.contains('\u{1b}') && text.contains("DOWN"), "{text}");
+        assert!(
+            !text.contains('\u{1b}') && text.contains("DOWN") && text.contains("  QUIC fails: timeout: "),
+            "{text}"
+        );
         // A gateway of another version may say less.
         assert!(render(&json!({})).contains("listen        -"));
         for (seconds, expected) in [(59, "59 s"), (61, "1 min 1 s"), (3_660, "1 h 1 min"), (90_000, "1 d 1 h")] {

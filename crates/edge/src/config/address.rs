@@ -15,12 +15,14 @@ pub(crate) fn host_port<'a>(text: &'a str, scheme: &str) -> Option<&'a str> {
 
 /// A back end's protocol and authority.
 pub(crate) fn back_end(text: &str) -> Result<(Protocol, http::uri::Authority), String> {
-    let wrong = || format!("expected `http://host:port`, `h2c://host:port` or `https://host:port`, found `{text}`");
+    let forms = "`http://host:port`, `h2c://host:port`, `https://host:port` or `h3://host:port`";
+    let wrong = || format!("expected {forms}, found `{text}`");
     let uri: Uri = text.parse().map_err(|_| wrong())?;
     let protocol = match uri.scheme_str() {
         Some("http") => Protocol::Http1,
         Some("h2c") => Protocol::Http2,
         Some("https") => Protocol::Tls,
+        Some("h3") => Protocol::Http3,
         _ => return Err(wrong()),
     };
     if uri.path_and_query().is_some_and(|path| path.as_str() != "/") {
@@ -50,7 +52,7 @@ pub(crate) fn back_end_name(to: &str) -> Option<(String, u16)> {
     let (protocol, authority) = back_end(to).ok()?;
     let host = authority.host();
     let is_address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
-    let port = authority.port_u16().unwrap_or(if protocol == Protocol::Tls { 443 } else { 80 });
+    let port = authority.port_u16().unwrap_or(protocol.default_port());
     (!is_address).then(|| (host.to_owned(), port))
 }
 

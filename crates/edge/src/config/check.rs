@@ -273,7 +273,7 @@ fn check_route(number: usize, route: &Route) -> Result<(), Fault> {
     for to in &route.to.0 {
         back_end(to).map_err(|message| {
             Fault::new(&at("to"), message)
-                .hint("http://127.0.0.1:8080, h2c://127.0.0.1:8080 for HTTP/2, or https://app.internal:8443")
+                .hint("http://127.0.0.1:8080, h2c://127.0.0.1:8080 for HTTP/2, https://app.internal:8443, or h3://app.internal:8443")
         })?;
     }
     check_balance(number, route)?;
@@ -284,7 +284,8 @@ fn check_route(number: usize, route: &Route) -> Result<(), Fault> {
             .hint("tunnels = [\"websocket\", \"connect-udp\"]; an empty list carries none"));
     }
     let tls = &route.tls;
-    if *tls != BackEndTls::default() && !route.to.0.iter().any(|to| to.starts_with("https://")) {
+    let has_tls = |to: &String| back_end(to).is_ok_and(|(protocol, _)| protocol.is_tls());
+    if *tls != BackEndTls::default() && !route.to.0.iter().any(has_tls) {
         return Err(Fault::new(&at("tls"), "it is for back ends over TLS, and `to` has none").hint("https://host:port"));
     }
     if !tls.name.is_empty() && rustls::pki_types::ServerName::try_from(tls.name.as_str()).is_err() {
@@ -435,7 +436,7 @@ impl Config {
         for (number, route) in self.routes.iter().enumerate() {
             for to in &route.to.0 {
                 let Ok((protocol, authority)) = back_end(to) else { continue };
-                let port = authority.port_u16().unwrap_or(if protocol == Protocol::Tls { 443 } else { 80 });
+                let port = authority.port_u16().unwrap_or(protocol.default_port());
                 let Ok(ip) = authority.host().trim_start_matches('[').trim_end_matches(']').parse() else { continue };
                 if examine::is_gateway(self, SocketAddr::new(ip, port)) {
                     let at = [Key("route"), Number(number), Key("to")];

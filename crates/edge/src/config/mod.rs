@@ -344,7 +344,8 @@ section! {
         /// Path prefix of whole segments: `/api` matches `/api` and `/api/x`, not `/apis`.
         path: String = "/".to_owned(),
         /// Back ends: `http://host:port` for HTTP/1.1, `h2c://host:port` for HTTP/2 without TLS, `https://host:port` for HTTP/1.1 or HTTP/2
-        /// over TLS, as the back end chooses. One or a list.
+        /// over TLS, as the back end chooses, `h3://host:port` for HTTP/3, with TLS over TCP at the same port where QUIC fails. One or a
+        /// list.
         to: Many = Many::default(),
         /// Choice among several healthy back ends: `round-robin`, or `least-connections` for the one with the fewest requests.
         balance: Balance = Balance::RoundRobin,
@@ -381,7 +382,7 @@ section! {
         rewrite: String = String::new(),
         /// Time limit for a connection to a back end.
         connect_timeout: Span = Span::secs(5),
-        /// Concurrent requests at one back end. Each uses a connection unless the back end uses HTTP/2. Further ones wait.
+        /// Concurrent requests at one back end. Each uses a connection unless the back end uses HTTP/2 or HTTP/3. Further ones wait.
         requests: usize = 512,
         /// Time limit of the wait for a free place. After it the answer is 503 with `retry-after`.
         queue_timeout: Span = Span::secs(10),
@@ -400,7 +401,7 @@ section! {
         /// Upgrade tokens of protocols to which requests may switch, by `upgrade` or by an extended CONNECT of HTTP/2 and HTTP/3. With
         /// `connect-udp` and other protocols that use capsules, HTTP/3 datagrams are carried as capsules. A list.
         tunnels: Many = Many(vec!["websocket".to_owned()]),
-        /// TLS settings of `https://` back ends.
+        /// TLS settings of `https://` and `h3://` back ends.
         tls: BackEndTls = BackEndTls::default(),
         /// Health checks of back ends.
         health: Option<Health> = None,
@@ -448,7 +449,7 @@ section! {
 }
 
 section! {
-    /// `[route.tls]`: verification of `https://` back ends. Requests have the back end's own name; the name that the client requested is in
+    /// `[route.tls]`: verification of `https://` and `h3://` back ends. Requests have the back end's own name; the name that the client requested is in
     /// `x-forwarded-host`.
     pub struct BackEndTls {
         /// Root certificates (PEM) for the back end; none for those of the system. Read with the configuration.
@@ -544,6 +545,20 @@ pub enum Protocol {
     Http2,
     /// TLS, with HTTP/2 or HTTP/1.1 by ALPN.
     Tls,
+    /// HTTP/3, with [`Tls`](Self::Tls) where QUIC fails.
+    Http3,
+}
+
+impl Protocol {
+    /// Returns whether connections use TLS, QUIC included.
+    pub(crate) fn is_tls(self) -> bool {
+        matches!(self, Self::Tls | Self::Http3)
+    }
+
+    /// Port of a URL that has none.
+    pub(crate) fn default_port(self) -> u16 {
+        if self.is_tls() { 443 } else { 80 }
+    }
 }
 
 /// Admin socket in a configuration, also of one with errors elsewhere.

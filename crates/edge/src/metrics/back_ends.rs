@@ -26,6 +26,17 @@ pub(crate) struct NameResult {
     pub(crate) result: &'static str,
 }
 
+/// A back end and the reason for a failure.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct BackEndReason {
+    pub(crate) back_end: String,
+    pub(crate) reason: &'static str,
+}
+
+/// Reasons for failures of QUIC to a back end.
+const REASONS: [&str; 9] =
+    ["certificate", "drained", "name", "other", "refused", "socket", "timeout", "tls", "version"];
+
 /// Results of requests to back ends.
 const RESULTS: [&str; 6] = ["answered", "broken", "cancelled", "queued", "timeout", "unreachable"];
 
@@ -35,6 +46,8 @@ pub(crate) struct BackEndMetrics {
     pub(crate) up: Family<BackEndLabel, Gauge>,
     pub(crate) retries: Counter,
     pub(crate) look_ups: Family<NameResult, Counter>,
+    pub(crate) connections: Family<BackEndLabel, Gauge>,
+    pub(crate) quic_failures: Family<BackEndReason, Counter>,
 }
 
 impl BackEndMetrics {
@@ -42,6 +55,9 @@ impl BackEndMetrics {
     pub(crate) fn forget(&self, back_end: &str) {
         for result in RESULTS {
             self.requests.remove(&BackEndResult { back_end: back_end.to_owned(), result });
+        }
+        for reason in REASONS {
+            self.quic_failures.remove(&BackEndReason { back_end: back_end.to_owned(), reason });
         }
     }
 }
@@ -56,6 +72,18 @@ impl BackEndMetrics {
                 registry,
                 "back_end_look_ups",
                 "Look-ups of names of back ends, by result: found, failed",
+                Family::default()
+            ),
+            connections: figure!(
+                registry,
+                "back_end_quic_connections",
+                "Open connections over QUIC to back ends",
+                Family::default()
+            ),
+            quic_failures: figure!(
+                registry,
+                "back_end_quic_failures",
+                "Failures of QUIC to back ends, after which TCP is used, by reason",
                 Family::default()
             ),
         }

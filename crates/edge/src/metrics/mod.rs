@@ -23,7 +23,7 @@ mod tunnels;
 mod upgrade;
 
 pub(crate) use self::{
-    back_ends::{BackEndLabel, BackEndMetrics, BackEndResult, NameResult},
+    back_ends::{BackEndLabel, BackEndMetrics, BackEndReason, BackEndResult, NameResult},
     fallbacks::FallbackMetrics,
     memory::MemoryMetrics,
     paths::{HandshakeLabels, PathMetrics, PolicyLabels, PolicyMetrics, Shown, handshake_kind},

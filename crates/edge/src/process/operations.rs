@@ -32,6 +32,7 @@ impl Process {
                     "requests": back_end.in_flight(),
                     "protocol": back_end.protocol(),
                     "tls": back_end.is_tls(),
+                    "fall_back": back_end.fall_back(),
                 })
             })
             .collect();

@@ -9,7 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use http::{Request, Uri, Version, header, uri::Authority};
+use http::{Request, Response, Uri, Version, header, uri::Authority};
+use http_body_util::BodyExt;
 use hyper_rustls::{DefaultServerNameResolver, FixedServerNameResolver, HttpsConnector, ResolveServerName};
 use hyper_util::{
     client::legacy::{
@@ -19,9 +20,13 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 use rustls::pki_types::ServerName;
-use tokio::{runtime::Handle, sync::Semaphore, task::AbortHandle};
+use tokio::{sync::Semaphore, task::AbortHandle};
 
-use super::{health, names::Resolver};
+use super::{
+    SendError, health,
+    names::{Resolver, Source},
+    quic::{NoStream, QuicPool},
+};
 use crate::{
     body::AnyBody,
     config::{Health, Protocol, Route, back_end},
@@ -45,6 +50,7 @@ const BUFFER: usize = 32 * 1024;
 /// Versions that a back end has chosen.
 const HTTP1: u8 = 1;
 const HTTP2: u8 = 2;
+const HTTP3: u8 = 3;
 
 /// A client with its pool.
 pub(crate) type Pool = Client<HttpsConnector<HttpConnector<Resolver>>, AnyBody>;
@@ -79,6 +85,8 @@ pub(crate) struct BackEnd {
     pools: Vec<Pool>,
     /// Over TLS: the same for HTTP/1.1 only, for connections that switch to another protocol.
     plain: Vec<Pool>,
+    /// Connections over QUIC to one that speaks HTTP/3.
+    quic: Option<Arc<QuicPool>>,
     /// Over TLS: last negotiated version, 0 before the first.
     chosen: AtomicU8,
     /// Result of the latest health checks.
@@ -89,16 +97,10 @@ pub(crate) struct BackEnd {
 }
 
 impl BackEnd {
-    pub(super) fn new(
-        to: &str,
-        host: Host,
-        route: &Route,
-        trust: &Trust,
-        workers: &[Handle],
-        metrics: &Arc<Metrics>,
-    ) -> Result<Arc<Self>, RootsError> {
+    pub(super) fn new(to: &str, host: Host, source: &Source) -> Result<Arc<Self>, RootsError> {
+        let Source { route, trust, workers, metrics, .. } = source;
         let (protocol, authority) = back_end(to).expect("the configuration was checked");
-        let is_tls = protocol == Protocol::Tls;
+        let is_tls = protocol.is_tls();
         // Where there is no TLS, nobody is believed or asked.
         let config = if is_tls { trust.client()? } else { Trust::Anybody.client()? };
         if is_tls && *trust == Trust::Anybody {
@@ -137,6 +139,10 @@ impl BackEnd {
             Host::Url => to.to_owned(),
             Host::Address(address) => format!("{to} at {address}"),
         };
+        let quic = match protocol {
+            Protocol::Http3 => Some(QuicPool::new(&name, &authority, host, source, KEPT)?),
+            _ => None,
+        };
         let this = Arc::new(Self {
             to: to.to_owned(),
             host,
@@ -151,6 +157,7 @@ impl BackEnd {
             server_name: route.tls.name.clone(),
             pools: pools(&[b"h2", b"http/1.1"]),
             plain: if is_tls { pools(&[b"http/1.1"]) } else { Vec::new() },
+            quic,
             chosen: AtomicU8::new(0),
             well: AtomicBool::new(true),
             passed_over_until: Mutex::new(None),
@@ -167,7 +174,7 @@ impl BackEnd {
 
     /// Returns whether this is the back end of `to` in `route`, with this `trust`.
     pub(super) fn is_for(&self, to: &str, host: Host, route: &Route, trust: &Trust) -> bool {
-        let same_tls = self.protocol != Protocol::Tls || self.trust == *trust && self.server_name == route.tls.name;
+        let same_tls = !self.protocol.is_tls() || self.trust == *trust && self.server_name == route.tls.name;
         let same_limits = self.requests == route.requests && self.connect_timeout == route.connect_timeout.0;
         self.is_of(to) && self.host == host && same_limits && self.health == route.health && same_tls
     }
@@ -199,14 +206,20 @@ impl BackEnd {
     /// Protocol spoken to the back end: `tls` as long as none is negotiated.
     pub(crate) fn protocol(&self) -> &'static str {
         match (self.protocol, self.chosen.load(Ordering::Relaxed)) {
-            (Protocol::Http2, _) | (Protocol::Tls, HTTP2) => "h2",
-            (Protocol::Http1, _) | (Protocol::Tls, HTTP1) => "http/1.1",
+            (Protocol::Http2, _) | (Protocol::Tls | Protocol::Http3, HTTP2) => "h2",
+            (Protocol::Http1, _) | (Protocol::Tls | Protocol::Http3, HTTP1) => "http/1.1",
+            (Protocol::Http3, _) => "h3",
             (Protocol::Tls, _) => "tls",
         }
     }
 
     pub(crate) fn is_tls(&self) -> bool {
-        self.protocol == Protocol::Tls
+        self.protocol.is_tls()
+    }
+
+    /// Failure of QUIC, while requests go over TCP for it.
+    pub(crate) fn fall_back(&self) -> Option<String> {
+        self.quic.as_ref()?.failure()
     }
 
     pub(crate) fn is_well(&self) -> bool {
@@ -214,20 +227,80 @@ impl BackEnd {
         self.well.load(Ordering::Relaxed) && passed_over.is_none_or(|until| until <= Instant::now())
     }
 
-    /// The pool of this worker for a request.
-    pub(super) fn client(&self, request: &Request<AnyBody>) -> &Pool {
+    /// Sends a request, over QUIC where the back end is reached so. `queue` limits the wait for a stream.
+    ///
+    /// # Errors
+    /// When there is no response.
+    pub(super) async fn send(
+        &self,
+        request: Request<AnyBody>,
+        queue: Duration,
+    ) -> Result<Response<AnyBody>, SendError> {
+        // A back end over TCP has a connection for each request that switches to another protocol.
+        let upgrades = request.headers().contains_key(header::UPGRADE);
+        let quic = self.quic.as_ref();
+        if let Some(quic) = quic.filter(|_| !upgrades) {
+            match quic.reserve(queue).await {
+                Ok(reserved) => {
+                    let mut response = reserved.send(self.address_quic(request)).await?;
+                    quic.on_answer();
+                    self.chose(Version::HTTP_3);
+                    // A server of HTTP/1.1 sends no response of this version.
+                    *response.version_mut() = Version::default();
+                    return Ok(response);
+                }
+                Err(NoStream::Queued) => return Err(SendError::Queued),
+                Err(NoStream::FallBack) => {}
+            }
+        }
+        let request = self.address(request);
+        match self.client(&request).request(request).await {
+            Ok(response) => {
+                if let Some(quic) = quic {
+                    quic.on_tcp_success();
+                }
+                if !upgrades {
+                    self.chose(response.version());
+                }
+                Ok(response.map(|content| content.map_err(Into::into).boxed_unsync()))
+            }
+            Err(error) => {
+                if let Some(quic) = quic.filter(|_| error.is_connect()) {
+                    quic.on_tcp_failure();
+                }
+                Err(SendError::Tcp(error, self.fall_back()))
+            }
+        }
+    }
+
+    /// The pool of this worker for a request over TCP.
+    fn client(&self, request: &Request<AnyBody>) -> &Pool {
         let upgrades = request.headers().contains_key(header::UPGRADE);
         let pools = if upgrades && !self.plain.is_empty() { &self.plain } else { &self.pools };
         &pools[worker::current().min(pools.len() - 1)]
     }
 
-    /// Directs a request to this back end.
-    pub(super) fn address(&self, mut request: Request<AnyBody>) -> Request<AnyBody> {
+    /// Target of a request at this back end.
+    fn target(&self, request: &Request<AnyBody>) -> Uri {
         let path = request.uri().path_and_query().cloned();
         let scheme = if self.is_tls() { "https" } else { "http" };
         let uri = Uri::builder().scheme(scheme).authority(self.authority.clone());
         let uri = uri.path_and_query(path.unwrap_or_else(|| http::uri::PathAndQuery::from_static("/")));
-        *request.uri_mut() = uri.build().expect("all three parts are there");
+        uri.build().expect("all three parts are there")
+    }
+
+    /// Directs a request to this back end over QUIC.
+    fn address_quic(&self, mut request: Request<AnyBody>) -> Request<AnyBody> {
+        *request.uri_mut() = self.target(&request);
+        // `:authority` is the back end's, as over HTTP/2.
+        request.headers_mut().remove(header::HOST);
+        *request.version_mut() = Version::HTTP_3;
+        request
+    }
+
+    /// Directs a request to this back end over TCP.
+    fn address(&self, mut request: Request<AnyBody>) -> Request<AnyBody> {
+        *request.uri_mut() = self.target(&request);
         if self.protocol == Protocol::Http2 {
             // `:authority` is the back end's; another name beside it would contradict it.
             request.headers_mut().remove(header::HOST);
@@ -251,8 +324,13 @@ impl BackEnd {
     }
 
     /// Notes the version of HTTP that the back end negotiated.
-    pub(super) fn chose(&self, version: Version) {
-        self.chosen.store(if version == Version::HTTP_2 { HTTP2 } else { HTTP1 }, Ordering::Relaxed);
+    fn chose(&self, version: Version) {
+        let chosen = match version {
+            Version::HTTP_3 => HTTP3,
+            Version::HTTP_2 => HTTP2,
+            _ => HTTP1,
+        };
+        self.chosen.store(chosen, Ordering::Relaxed);
     }
 
     /// Notes a success.
@@ -292,7 +370,9 @@ impl Drop for BackEnd {
         if let Some(asking) = self.asking.lock().expect("nothing panics under the lock").take() {
             asking.abort();
         }
-        self.metrics.back_ends.up.remove(&BackEndLabel { back_end: self.name.clone() });
+        let label = BackEndLabel { back_end: self.name.clone() };
+        self.metrics.back_ends.up.remove(&label);
+        self.metrics.back_ends.connections.remove(&label);
         if matches!(self.host, Host::Address(_)) {
             // Addresses come and go without end.
             self.metrics.back_ends.forget(&self.name);

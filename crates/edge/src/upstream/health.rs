@@ -25,10 +25,8 @@ pub(super) async fn ask(back_end: Weak<BackEnd>, health: Health) {
 async fn is_good(back_end: &BackEnd, health: &Health) -> bool {
     let request = Request::get(&health.path).header(header::HOST, "health").header(header::USER_AGENT, "tiderace-edge");
     let Ok(request) = request.body(full("")) else { return false };
-    let request = back_end.address(request);
-    let answer = tokio::time::timeout(health.timeout.0, back_end.client(&request).request(request)).await;
-    let Ok(Ok(response)) = answer else { return false };
-    back_end.chose(response.version());
+    let time = health.timeout.0;
+    let Ok(Ok(response)) = tokio::time::timeout(time, back_end.send(request, time)).await else { return false };
     response.status().as_u16() < 400
 }
 

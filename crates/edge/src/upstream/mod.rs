@@ -1,11 +1,13 @@
 //! Back ends: choice, health, and reaction to failures.
 //!
 //! `back_end` is a back end with its pools of connections; `names` finds addresses; `sticky` keeps a client at one back end; `health`
-//! checks them; `switch` processes requests that switch to another protocol, and `tunnel` carries it.
+//! checks them; `quic` reaches those that speak HTTP/3; `send_error` says why a request failed; `switch` processes requests that switch to another protocol, and `tunnel` carries it.
 
 mod back_end;
 mod health;
 pub(crate) mod names;
+mod quic;
+mod send_error;
 mod sticky;
 pub(crate) mod switch;
 pub(crate) mod tunnel;
@@ -20,14 +22,14 @@ use std::{
 
 use http::{Method, Request, Response, header};
 use http_body::Body as _;
-use hyper::body::Incoming;
-use tiderace::KeyRing;
+use tiderace::{KeyRing, ProcessBudget};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 pub(crate) use self::back_end::BackEnd;
 use self::{
     back_end::Host,
     names::{BackEnds, Source},
+    send_error::SendError,
     sticky::Sticky,
 };
 use crate::{
@@ -64,6 +66,8 @@ pub(crate) struct Surroundings<'a> {
     /// Keys of the cookies of sticky sessions.
     pub(crate) ring: &'a KeyRing,
     pub(crate) resolver: &'a Arc<dyn Resolve>,
+    /// Memory that connections over QUIC are charged to.
+    pub(crate) memory: &'a ProcessBudget,
     pub(crate) metrics: &'a Arc<Metrics>,
 }
 
@@ -86,7 +90,7 @@ pub(crate) struct Failure {
 
 /// An answer, and how it was come by.
 pub(crate) struct Answer {
-    pub(crate) response: Response<Incoming>,
+    pub(crate) response: Response<AnyBody>,
     /// Place of the request, which it keeps until its response has ended.
     pub(crate) place: Place,
     pub(crate) back_end: String,
@@ -103,13 +107,14 @@ impl Upstream {
         known: &mut Vec<Arc<BackEnd>>,
         surroundings: &Surroundings<'_>,
     ) -> Result<Self, SetupError> {
-        let Surroundings { workers, places, ring, resolver, metrics } = *surroundings;
+        let Surroundings { workers, places, ring, resolver, memory, metrics } = *surroundings;
         let trust = if route.tls.verify { Trust::read(&route.tls.roots)? } else { Trust::Anybody };
         let source = Source {
             route: route.clone(),
             trust,
             workers: workers.handles().to_vec(),
             resolver: resolver.clone(),
+            memory: memory.clone(),
             metrics: metrics.clone(),
         };
         let mut back_ends: Vec<Arc<BackEnd>> = Vec::new();
@@ -227,17 +232,14 @@ impl Upstream {
                 return Err(failure(&back_end, Ending::Queued, reason, tries));
             };
             let body = body.take().unwrap_or_else(|| full(""));
-            let request = back_end.address(Request::from_parts(head.clone(), body));
-            let client = back_end.client(&request);
-            let (result, failed_by) = match tokio::time::timeout(self.timeout, client.request(request)).await {
+            let sent = back_end.send(Request::from_parts(head.clone(), body), self.queue_timeout);
+            let mut unseen = false;
+            let (result, failed_by) = match tokio::time::timeout(self.timeout, sent).await {
                 Ok(Ok(mut response)) => {
                     if let Some(new) = &self.sticky
                         && !sticky.as_ref().is_some_and(|own| Arc::ptr_eq(own, &back_end))
                     {
                         response.headers_mut().extend(new.field(&back_end).map(|field| (header::SET_COOKIE, field)));
-                    }
-                    if !head.headers.contains_key(header::UPGRADE) {
-                        back_end.chose(response.version());
                     }
                     back_end.succeeded();
                     attempt.result = "answered";
@@ -249,13 +251,12 @@ impl Upstream {
                     (CANCELLED, failure(&back_end, ending, reason, tries))
                 }
                 Ok(Err(error)) => {
-                    let connect = error.is_connect();
-                    if connect {
+                    unseen = error.is_unprocessed();
+                    if error.is_connect() {
                         back_end.failed();
                     }
                     let reason = format!("{}: {}", back_end.name(), chain(&error));
-                    let (result, ending) =
-                        if connect { ("unreachable", Ending::Unreachable) } else { ("broken", Ending::Broken) };
+                    let (result, ending) = error.outcome();
                     (result, failure(&back_end, ending, reason, tries))
                 }
                 Err(_) => {
@@ -265,7 +266,6 @@ impl Upstream {
             };
             attempt.result = result;
             drop((place, attempt));
-            let unseen = result == "unreachable";
             if tries > self.retries || !no_content || !(unseen || idempotent && result == "broken") {
                 return Err(failed_by);
             }

@@ -14,6 +14,7 @@ use std::{
 };
 
 use hyper_util::client::legacy::connect::dns::{GaiResolver, Name};
+use tiderace::ProcessBudget;
 use tokio::{runtime::Handle, sync::watch};
 use tower_service::Service;
 
@@ -72,6 +73,8 @@ pub(super) struct Source {
     pub(super) trust: Trust,
     pub(super) workers: Vec<Handle>,
     pub(super) resolver: Arc<dyn Resolve>,
+    /// Budget of connections over QUIC.
+    pub(super) memory: ProcessBudget,
     pub(super) metrics: Arc<Metrics>,
 }
 
@@ -86,7 +89,7 @@ impl Source {
         let same = |back_end: &&Arc<BackEnd>| back_end.is_for(to, host, &self.route, &self.trust);
         match known.iter().find(same) {
             Some(back_end) => Ok(back_end.clone()),
-            None => BackEnd::new(to, host, &self.route, &self.trust, &self.workers, &self.metrics),
+            None => BackEnd::new(to, host, self),
         }
     }
 }
@@ -190,6 +193,7 @@ mod tests {
         for (to, expected) in [
             ("http://app.internal:8080", Some(("app.internal", 8080))),
             ("https://app.internal", Some(("app.internal", 443))),
+            ("h3://app.internal", Some(("app.internal", 443))),
             ("h2c://localhost", Some(("localhost", 80))),
             ("http://10.0.0.7:8080", None),
             ("http://[::1]:8080", None),
@@ -228,7 +232,8 @@ mod tests {
         };
         let (places, ring) = (Arc::new(Semaphore::new(100)), KeyRing::single([1; 32]));
         let resolver: Arc<dyn Resolve> = answers.clone();
-        let surroundings = Surroundings { workers, places: &places, ring: &ring, resolver: &resolver, metrics };
+        let memory = &ProcessBudget::default();
+        let surroundings = Surroundings { workers, places: &places, ring: &ring, resolver: &resolver, memory, metrics };
         Upstream::new(&route, &mut Vec::new(), &surroundings).unwrap()
     }
 

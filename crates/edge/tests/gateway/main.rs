@@ -14,6 +14,7 @@ mod http;
 mod masque;
 mod paths;
 mod policies;
+mod quic_back_ends;
 mod refused;
 mod routing;
 mod security;

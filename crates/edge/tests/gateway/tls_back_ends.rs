@@ -17,10 +17,10 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 /// A back end over TLS whose certificate is for `name`.
-struct Secure {
-    address: SocketAddr,
+pub(crate) struct Secure {
+    pub(crate) address: SocketAddr,
     /// Certificate in PEM.
-    certificate: String,
+    pub(crate) certificate: String,
     task: JoinHandle<()>,
 }
 
@@ -33,6 +33,14 @@ impl Drop for Secure {
 impl Secure {
     async fn start(name: &str, alpn: &[&[u8]]) -> Self {
         let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
+        Self::start_at("127.0.0.1:0".parse().unwrap(), &made, alpn).await
+    }
+
+    pub(crate) async fn start_at(
+        address: SocketAddr,
+        made: &rcgen::CertifiedKey<rcgen::KeyPair>,
+        alpn: &[&[u8]],
+    ) -> Self {
         let key = PrivateKeyDer::from_pem_slice(made.signing_key.serialize_pem().as_bytes()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder =
@@ -40,7 +48,7 @@ impl Secure {
         let mut config = builder.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
         config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
         let acceptor = TlsAcceptor::from(Arc::new(config));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
