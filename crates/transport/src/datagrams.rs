@@ -122,7 +122,7 @@ impl Unread {
 /// The datagrams of a connection.
 ///
 /// [`send`](Self::send) and [`recv`](Self::recv) are the application's; while [`wants_to_send`](Self::wants_to_send),
-/// [`write`](Self::write) fills packets; [`poll_event`](Self::poll_event) until it has no more.
+/// `write` fills packets; [`poll_event`](Self::poll_event) until it has no more.
 #[derive(Debug)]
 pub struct Datagrams {
     config: DatagramsConfig,

@@ -1,6 +1,6 @@
 //! Packet protection: from a traffic secret to sealed and opened packets (RFC 9001 §5).
 //!
-//! This folder owns the cipher suites and the keys derived from secrets. It does not know connections: [`crate::keys`] selects the key of a
+//! This folder owns the cipher suites and the keys derived from secrets. It does not know connections: `keys` selects the key of a
 //! packet.
 
 mod exporter;

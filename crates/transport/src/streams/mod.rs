@@ -12,8 +12,8 @@
 //!
 //! **Contract.** Commands of the application ([`open`](Streams::open), [`write`](Streams::write), [`read`](Streams::read), …)
 //! and frames of the peer (`on_…`) come in any order. After them, while [`wants_to_send`](Streams::wants_to_send), packets
-//! are filled by [`write_frames`](Streams::write_frames), and for everything it recorded exactly one of
-//! [`on_acked`](Streams::on_acked) and [`on_lost`](Streams::on_lost) follows, or `on_acked` after `on_lost` when the loss was
+//! are filled by `write_frames`, and for everything it recorded exactly one of
+//! `on_acked` and `on_lost` follows, or `on_acked` after `on_lost` when the loss was
 //! spurious. [`poll_event`](Streams::poll_event) until it has no more. [`tune`](Streams::tune) tells the time, once for each
 //! batch of datagrams received.
 //!
