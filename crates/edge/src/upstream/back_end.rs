@@ -268,7 +268,11 @@ impl BackEnd {
                 if let Some(quic) = quic.filter(|_| error.is_connect()) {
                     quic.on_tcp_failure();
                 }
-                Err(SendError::Tcp(error, self.fall_back()))
+                let of_quic = match quic.filter(|_| upgrades) {
+                    Some(_) => Some("other protocols are not carried".to_owned()),
+                    None => self.fall_back(),
+                };
+                Err(SendError::Tcp(error, of_quic))
             }
         }
     }

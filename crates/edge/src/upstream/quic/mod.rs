@@ -93,6 +93,11 @@ struct Dialing {
 }
 
 impl Dialing {
+    fn is_in_progress(&self) -> bool {
+        // Without its sender, it was ended by a fault.
+        self.end.borrow().is_none() && self.end.has_changed().is_ok()
+    }
+
     /// Waits for the end of the attempt. Returns whether it has succeeded.
     async fn ended(&mut self) -> bool {
         self.end.wait_for(Option::is_some).await.is_ok_and(|end| *end == Some(true))
@@ -215,7 +220,7 @@ impl QuicPool {
                     self.fail(&DialError::new("drained", "connections end before they have answered a request"));
                     return None;
                 }
-                let in_progress = slot.dialing.clone().filter(|dialing| dialing.end.borrow().is_none());
+                let in_progress = slot.dialing.clone().filter(Dialing::is_in_progress);
                 let advice = self.fall_back.advice(Instant::now(), self.dialer.time, in_progress.is_some());
                 if advice == Advice::Tcp {
                     return None;
