@@ -12,7 +12,7 @@ const FIRST: Duration = Duration::from_secs(1);
 /// … up to this.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// What a request without a connection does.
+/// Advice for a request without a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Advice {
     /// Wait for a connection over QUIC.

@@ -106,7 +106,7 @@ impl Dialing {
 
 /// Reason why a request has no stream.
 pub(super) enum NoStream {
-    /// It goes over TCP.
+    /// TCP is used for it.
     FallBack,
     /// The back end permits no more streams for now.
     Queued,

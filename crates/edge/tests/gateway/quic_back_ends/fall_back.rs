@@ -13,7 +13,7 @@ use crate::{
     tls_back_ends::Secure,
 };
 
-/// Where UDP leads nowhere requests go over TCP, the reason can be seen, and QUIC is used once it works.
+/// Requests go over TCP while UDP leads nowhere; the reason can be seen, and QUIC is used once it works.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_udp_requests_go_over_tcp_until_quic_works() {
     let made = certified();

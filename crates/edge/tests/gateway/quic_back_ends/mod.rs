@@ -163,7 +163,7 @@ where
     text(response).await
 }
 
-/// What the client gives up is given up at the back end, with the code for that, in both directions.
+/// A request that the client gives up is given up at the back end, with the code for that, in both directions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_gives_up_ends_the_request_at_the_back_end() {
     let (tell, mut told) = mpsc::unbounded_channel();
