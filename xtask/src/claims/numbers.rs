@@ -11,7 +11,7 @@ use lab::{
 use super::{Cell, Runs};
 
 /// The scenarios behind the documents, in their order.
-pub(crate) const SCENARIOS: [&str; 13] = [
+pub(crate) const SCENARIOS: [&str; 14] = [
     "claims-rtt",
     "claims-ack",
     "claims-packet-rate",
