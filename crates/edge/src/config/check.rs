@@ -9,7 +9,7 @@ use std::{
 use tiderace::transport::{ack_frequency::AckFrequency, fec::FecPolicy};
 
 use super::{
-    Acme, BackEndTls, Balance, Config, Many, Policy, Protocol, Route, Stream,
+    Acme, BackEndTls, Balance, Config, Many, Policy, Route, Stream,
     address::{address, back_end, back_end_name, host_port},
     clients, examine, machine, proxy,
     read::{
