@@ -74,7 +74,7 @@ fn module(path: &Path) -> String {
     first.unwrap_or_default().trim_end_matches(".rs").to_owned()
 }
 
-/// How many times `super` leads from a file's module to the root.
+/// Number of `super` from a file's module to the root.
 fn depth(path: &Path) -> usize {
     path.iter().count() - usize::from(path.ends_with("mod.rs"))
 }

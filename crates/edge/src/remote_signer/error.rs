@@ -22,7 +22,7 @@ pub enum SignerLinkError {
     /// Neither a name nor an address.
     #[error("expected a name of the signer, found `{name}`")]
     Name {
-        /// What stands there.
+        /// Value of the setting.
         name: String,
         /// Fault of the name.
         source: InvalidDnsNameError,

@@ -4,7 +4,7 @@
 //! the hand-over protocol. The newer one builds the whole gateway on what it has `taken_over` and reports success. The older process stops
 //! reading and accepting, and the newer one begins. From then on the newest process reads all sockets, and forwards to the `siblings` the
 //! packets of their connections. The older processes answer through the same sockets until their last connection has ended.
-//! What each side does with its gateway is in `process::hand_over` and `process::take_over`.
+//! `process::hand_over` and `process::take_over` have the work of each side on its gateway.
 //!
 //! A failure before the newer process serves changes nothing: the older one continues.
 
@@ -59,7 +59,7 @@ pub enum UpgradeError {
     /// Too many older processes with connections to be distinguished.
     #[error("{0} older processes still have connections")]
     TooMany(usize),
-    /// There is no older process on the standard input.
+    /// Standard input that is no channel to an older process.
     #[error("there is no process on the standard input to take over from")]
     NoOlder(#[source] io::Error),
     /// The processes cannot talk to each other.
