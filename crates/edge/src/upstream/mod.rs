@@ -1,7 +1,8 @@
 //! Back ends: choice, health, and reaction to failures.
 //!
-//! `back_end` is a back end with its pools of connections; `names` finds addresses; `sticky` keeps a client at one back end; `health`
-//! checks them; `quic` reaches those that speak HTTP/3; `send_error` says why a request failed; `switch` processes requests that switch to another protocol, and `tunnel` carries it.
+//! `back_end` is a back end with its pools of connections; `quic` reaches those that speak HTTP/3; `send_error` has the cause of a failed
+//! request; `names` finds addresses; `sticky` keeps a client at one back end; `health` checks them; `switch` processes requests that switch
+//! to another protocol, and `tunnel` carries it.
 
 mod back_end;
 mod health;

@@ -1,9 +1,9 @@
 //! Delay mode: a window for a queueing delay of a few milliseconds.
 //!
 //! Once per round trip the window moves half of the way to `w * (propagation + target) / (propagation + wait)`, upwards by a part of a packet
-//! at least. The target falls with the
-//! fourth root of the flow's own rate. Flows that share a queue see the same queueing delay. So their equilibrium has equal targets, and
-//! therefore equal rates, whatever their round-trip times. The queueing delay grows with the fourth root of the number of flows.
+//! at least. The target falls with the fourth root of the flow's own rate. Flows that share a queue see the same queueing delay. So their
+//! equilibrium has equal targets, and therefore equal rates, whatever their round-trip times. The queueing delay grows with the fourth root
+//! of the number of flows.
 
 use units::{Bitrate, Duration, Instant};
 
