@@ -28,7 +28,7 @@ use crate::{
     datagram::Datagrams,
     driver::Driver,
     error::{Code, Error, Violation},
-    fields::{self, Protocol, promised},
+    fields::{self, Protocol, Target, promised},
     priority,
     session_handle::{GiveUp, SessionOffer, SessionStreams},
     sessions::SessionSupport,
@@ -85,8 +85,8 @@ impl Reserved {
     {
         let Self { requests, send, recv } = self;
         let (head, body) = request.into_parts();
-        requests.check(&head).await?;
-        requests.exchange((send, recv), head, body).await
+        let target = requests.target(&head).await?;
+        requests.exchange((send, recv), &head, &target, body).await
     }
 }
 
@@ -147,8 +147,8 @@ impl SendRequest {
             quic.established().await?;
         }
         let (head, body) = request.into_parts();
-        self.check(&head).await?;
-        self.exchange(self.open().await?, head, body).await
+        let target = self.target(&head).await?;
+        self.exchange(self.open().await?, &head, &target, body).await
     }
 
     /// Opens the stream of a request that is sent later, as soon as the server's limit allows. So a program can tell a wait for the limit
@@ -168,8 +168,8 @@ impl SendRequest {
         shared.quic.close_reason().is_none() && shared.lock().goaway.is_none()
     }
 
-    /// Checks that a request can be sent on this connection.
-    async fn check(&self, head: &Parts) -> Result<(), Error> {
+    /// Target of a request that can be sent on this connection.
+    async fn target<'a>(&self, head: &'a Parts) -> Result<Target<'a>, Error> {
         let protocol = head.extensions.get::<Protocol>();
         if protocol.is_some() {
             // RFC 9220 §3: only to who has said that it understands.
@@ -178,7 +178,7 @@ impl SendRequest {
                 return Err(Error::NoConnectProtocol);
             }
         }
-        fields::target(head, protocol).map(drop)
+        fields::target(head, protocol)
     }
 
     /// Opens the stream of a request.
@@ -207,7 +207,8 @@ impl SendRequest {
     async fn exchange<B>(
         &self,
         (mut send, mut recv): (Sender, Receiver),
-        head: Parts,
+        head: &Parts,
+        target: &Target<'_>,
         body: B,
     ) -> Result<Response<ResponseBody>, Error>
     where
@@ -216,7 +217,6 @@ impl SendRequest {
     {
         let shared = &self.handle.shared;
         let protocol = head.extensions.get::<Protocol>();
-        let target = fields::target(&head, protocol)?;
         let id = send.id();
         shared.quic.set_priority(id, priority::of(&head.headers));
         let datagrams = protocol.map(|_| Datagrams::new(shared, id));
@@ -226,7 +226,7 @@ impl SendRequest {
         }
         let session = protocol.filter(|_| shared.support.is_some()).map(|_| SessionStreams::new(shared, id));
         let give_up = session.as_ref().map(SessionStreams::given_up).unwrap_or_default();
-        send.fields(|| fields::of_request(&head, &target, protocol))?;
+        send.fields(|| fields::of_request(head, target, protocol))?;
         let is_connect = head.method == http::Method::CONNECT;
         if is_connect && !body.is_end_stream() {
             send.become_tunnel();
