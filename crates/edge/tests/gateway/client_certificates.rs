@@ -10,13 +10,13 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, ServerName},
 };
 use serde_json::Value;
-use tiderace::{ClientConfig, Endpoint, RustlsClient};
+use tiderace::RustlsClient;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::{
     access::{lines, with},
-    site::{BackEnd, Body, Directory, Error, Site, get, get1, mirror, patient},
+    site::{BackEnd, Body, Directory, Error, Site, get, get1, mirror},
 };
 
 /// An authority for certificates of clients.
@@ -114,13 +114,7 @@ async fn or_ended<T, C>(
 }
 
 async fn ask_h3(site: &Site, tls: &Arc<RustlsClient>, request: http::Request<Body>) -> Result<Answered, Error> {
-    let config = ClientConfig::new(tls.clone(), Arc::new(patient()));
-    let endpoint = Endpoint::client_for(site.address)?;
-    let connecting = endpoint.connect(&config, site.address, "localhost")?;
-    let (connection, is_early) = match connecting.into_early() {
-        Ok(connection) => (connection, true),
-        Err(connecting) => (connecting.await?, false),
-    };
+    let (_endpoint, connection, is_early) = site.returning(tls).await?;
     let mut h3 = h3_quic::client::begin(connection.clone()).await?;
     let response = h3.send(request).await?;
     let status = response.status().as_u16();

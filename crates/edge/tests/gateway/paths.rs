@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::site::{BackEnd, Site, full, get};
 use http::Response;
 use http_body_util::BodyExt;
-use tiderace::{ClientConfig, Endpoint, RustlsClient};
+use tiderace::RustlsClient;
 
 /// The figure's value, once it is there.
 async fn until(site: &Site, line: &str, enough: impl Fn(f64) -> bool) -> f64 {
@@ -21,13 +21,7 @@ async fn until(site: &Site, line: &str, enough: impl Fn(f64) -> bool) -> f64 {
 
 /// One request on a connection of its own.
 async fn ask(site: &Site, tls: &Arc<RustlsClient>) {
-    let config = ClientConfig::new(tls.clone(), Arc::new(crate::site::patient()));
-    let endpoint = Endpoint::client_for(site.address).unwrap();
-    let connecting = endpoint.connect(&config, site.address, "localhost").unwrap();
-    let connection = match connecting.into_early() {
-        Ok(connection) => connection,
-        Err(connecting) => connecting.await.unwrap(),
-    };
+    let (endpoint, connection, _) = site.returning(tls).await.unwrap();
     let mut h3 = h3_quic::client::begin(connection.clone()).await.unwrap();
     h3.send(get("https://localhost/")).await.unwrap().into_body().collect().await.unwrap();
     connection.established().await.unwrap();

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::site::{BackEnd, Site, full, get, read, until};
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use tiderace::{ClientConfig, EarlyData, Endpoint, RustlsClient};
+use tiderace::{EarlyData, RustlsClient};
 
 /// The policies that requests were under, from the access log.
 fn logged(site: &Site) -> Vec<Option<String>> {
@@ -107,13 +107,7 @@ async fn what_the_path_shows_changes_the_policy() {
 
 /// A Request of a client that comes back: whether its request left as early data, what became of that, and the answer.
 async fn request_again(site: &Site, tls: &Arc<RustlsClient>) -> (bool, EarlyData, String) {
-    let config = ClientConfig::new(tls.clone(), Arc::new(crate::site::patient()));
-    let endpoint = Endpoint::client_for(site.address).unwrap();
-    let connecting = endpoint.connect(&config, site.address, "localhost").unwrap();
-    let (connection, early) = match connecting.into_early() {
-        Ok(connection) => (connection, true),
-        Err(connecting) => (connecting.await.unwrap(), false),
-    };
+    let (_endpoint, connection, early) = site.returning(tls).await.unwrap();
     let mut h3 = h3_quic::client::begin(connection.clone()).await.unwrap();
     let body = h3.send(get("https://localhost/")).await.unwrap().into_body().collect().await.unwrap().to_bytes();
     // The ticket for the next time.

@@ -168,6 +168,20 @@ impl Site {
         Ok((endpoint, connection))
     }
 
+    /// Connection of a client that may have a ticket, and whether it has: then its handshake is in progress.
+    pub async fn returning(
+        &self,
+        tls: &Arc<RustlsClient>,
+    ) -> Result<(Endpoint, tiderace::Connection, bool), tiderace::ConnectError> {
+        let config = ClientConfig::new(tls.clone(), Arc::new(patient()));
+        let endpoint = Endpoint::client_for(self.address).unwrap();
+        let (connection, is_early) = match endpoint.connect(&config, self.address, "localhost")?.into_early() {
+            Ok(connection) => (connection, true),
+            Err(connecting) => (connecting.await?, false),
+        };
+        Ok((endpoint, connection, is_early))
+    }
+
     pub async fn h3(&self) -> (Endpoint, h3_quic::client::SendRequest) {
         let (endpoint, connection) = self.quic(b"h3").await;
         (endpoint, h3_quic::client::begin(connection).await.unwrap())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
-use tiderace::{EarlyData, Endpoint, RustlsClient};
+use tiderace::{EarlyData, RustlsClient};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::origin::gateway;
@@ -67,13 +67,7 @@ async fn early_data_is_marked_and_refused_by_the_back_end() {
     let tls = Arc::new(tls.build().unwrap());
     let mut early = 0;
     for _ in 0..40 {
-        let config = tiderace::ClientConfig::new(tls.clone(), Arc::new(crate::site::patient()));
-        let endpoint = Endpoint::client_for(site.address).unwrap();
-        let connecting = endpoint.connect(&config, site.address, "localhost").unwrap();
-        let connection = match connecting.into_early() {
-            Ok(connection) => connection,
-            Err(connecting) => connecting.await.unwrap(),
-        };
+        let (_endpoint, connection, _) = site.returning(&tls).await.unwrap();
         let mut h3 = h3_quic::client::begin(connection.clone()).await.unwrap();
         let status = within(h3.send(get("https://localhost/"))).await.unwrap().status().as_u16();
         connection.established().await.unwrap();
