@@ -80,7 +80,9 @@ mod tests {
         for (text, expected) in [
             ("http://app.internal", name("app.internal", 80)),
             ("https://app.internal", name("app.internal", 443)),
+            ("h3://app.internal", name("app.internal", 443)),
             ("h2c://app.internal:8080", name("app.internal", 8080)),
+            ("h2c://localhost", name("localhost", 80)),
             ("http://192.0.2.1:80", None),
             ("https://[2001:db8::1]", None),
             ("app.internal", None),

@@ -188,20 +188,6 @@ mod tests {
         worker::Workers,
     };
 
-    #[test]
-    fn names_are_told_from_addresses() {
-        for (to, expected) in [
-            ("http://app.internal:8080", Some(("app.internal", 8080))),
-            ("https://app.internal", Some(("app.internal", 443))),
-            ("h3://app.internal", Some(("app.internal", 443))),
-            ("h2c://localhost", Some(("localhost", 80))),
-            ("http://10.0.0.7:8080", None),
-            ("http://[::1]:8080", None),
-        ] {
-            assert_eq!(back_end_name(to), expected.map(|(name, port)| (name.to_owned(), port)), "{to}");
-        }
-    }
-
     /// Answers in turn, the last one for ever; `None` is a failure.
     struct Script(Mutex<VecDeque<Option<Vec<u8>>>>);
 
