@@ -3,7 +3,7 @@
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -25,6 +25,30 @@ use crate::{
 const ADDRESSES: usize = 4;
 /// The next address is tried when one takes longer, or fails (RFC 8305 §8).
 const NEXT_ADDRESS: Duration = Duration::from_millis(250);
+
+/// Sockets of a worker for its connections to a back end, one for each version of IP, opened with the first connection. A socket has receive
+/// buffers of some MiB while much arrives: with one for each connection, a back end could make the gateway hold as much for each.
+#[derive(Default)]
+pub(super) struct Sockets(Mutex<[Option<Arc<Endpoint>>; 2]>);
+
+impl Sockets {
+    /// The endpoint that leads to an address.
+    fn to(&self, remote: SocketAddr, memory: &ProcessBudget) -> io::Result<Arc<Endpoint>> {
+        let mut endpoints = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = &mut endpoints[usize::from(remote.is_ipv6())];
+        if let Some(endpoint) = place {
+            return Ok(endpoint.clone());
+        }
+        let any: IpAddr = if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        // A handshake with a back end is rare, and needs no thread.
+        let options = EndpointOptions {
+            memory: Some(memory.clone()),
+            handshakes: Handshakes::InPlace,
+            ..EndpointOptions::default()
+        };
+        Ok(place.insert(Arc::new(Endpoint::open((any, 0).into(), options)?)).clone())
+    }
+}
 
 /// Settings of connections to one back end.
 pub(super) struct Dialer {
@@ -122,27 +146,33 @@ impl Dialer {
         std::future::pending().await
     }
 
-    /// Opens a connection, on the runtime of the caller.
+    /// Opens a connection on one of the worker's `sockets`. Must be called on the worker's runtime.
     ///
     /// # Errors
     /// When no address answers in time.
-    pub(super) async fn dial(&self) -> Result<SendRequest, DialError> {
+    pub(super) async fn dial(&self, sockets: &Sockets) -> Result<SendRequest, DialError> {
         let silent = || DialError::new("timeout", format!("no answer within {:?}", self.time));
-        timeout(self.time, self.race()).await.unwrap_or_else(|_| Err(silent()))
+        timeout(self.time, self.race(sockets)).await.unwrap_or_else(|_| Err(silent()))
     }
 
     /// Tries the addresses one after the other, the next when one takes long.
-    async fn race(&self) -> Result<SendRequest, DialError> {
+    async fn race(&self, sockets: &Sockets) -> Result<SendRequest, DialError> {
         let found = self.addresses().await.map_err(|error| DialError::new("name", error.to_string()))?;
         let mut rest = found.into_iter().take(ADDRESSES);
         let mut attempts = JoinSet::new();
         let mut last = DialError::new("name", "the name has no address");
         loop {
             match rest.next() {
-                Some(remote) => {
-                    let (config, name) = (self.config.clone(), self.server_name.clone());
-                    attempts.spawn(connect(config, remote, name, self.memory.clone()));
-                }
+                Some(remote) => match sockets.to(remote, &self.memory) {
+                    Ok(endpoint) => {
+                        let (config, name) = (self.config.clone(), self.server_name.clone());
+                        attempts.spawn(async move { connect(&endpoint, &config, remote, &name).await });
+                    }
+                    Err(error) => {
+                        last = DialError::new("socket", error.to_string());
+                        continue;
+                    }
+                },
                 None if attempts.is_empty() => return Err(last),
                 None => {}
             }
@@ -158,20 +188,14 @@ impl Dialer {
     }
 }
 
-/// Opens a connection to one address. Its socket is its own, and is closed with it.
+/// Opens a connection to one address.
 async fn connect(
-    config: ClientConfig,
+    endpoint: &Endpoint,
+    config: &ClientConfig,
     remote: SocketAddr,
-    name: String,
-    memory: ProcessBudget,
+    name: &str,
 ) -> Result<SendRequest, DialError> {
-    let any: IpAddr = if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    // A handshake with a back end is rare, and needs no thread.
-    let options =
-        EndpointOptions { memory: Some(memory), handshakes: Handshakes::InPlace, ..EndpointOptions::default() };
-    let no_socket = |error: io::Error| DialError::new("socket", error.to_string());
-    let endpoint = Endpoint::open((any, 0).into(), options).map_err(no_socket)?;
-    let connection = endpoint.connect(&config, remote, &name)?.await?;
+    let connection = endpoint.connect(config, remote, name)?.await?;
     let options = client::Options { copies: true, ..client::Options::default() };
     client::begin_with(connection, options).await.map_err(|error| DialError::new("refused", error.to_string()))
 }

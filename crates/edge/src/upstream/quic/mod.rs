@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use self::{
-    dial::{DialError, Dialer},
+    dial::{DialError, Dialer, Sockets},
     exchange::ReservedRequest,
     fall_back::{Advice, FallBack},
     link::{Busy, Link},
@@ -67,6 +67,8 @@ pub(super) struct QuicPool {
     dialer: Dialer,
     /// One for each worker, so that an answer wakes the thread that waits for it.
     slots: Vec<Mutex<Slot>>,
+    /// Sockets of each worker.
+    sockets: Vec<Sockets>,
     fall_back: FallBack,
     /// Time for which unused connections are kept.
     kept: Duration,
@@ -84,23 +86,30 @@ struct Slot {
     dialing: Option<Dialing>,
 }
 
-/// Connection attempt in progress.
-#[derive(Clone)]
-struct Dialing {
-    since: Instant,
-    /// Set to whether it has succeeded, at its end.
-    end: watch::Receiver<Option<bool>>,
+/// Progress of a connection attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Waiting,
+    /// It takes long, and TCP answers.
+    Late,
+    Failed,
+    Succeeded,
 }
+
+/// Connection attempt.
+#[derive(Clone)]
+struct Dialing(watch::Receiver<Progress>);
 
 impl Dialing {
     fn is_in_progress(&self) -> bool {
         // Without its sender, it was ended by a fault.
-        self.end.borrow().is_none() && self.end.has_changed().is_ok()
+        matches!(*self.0.borrow(), Progress::Waiting | Progress::Late) && self.0.has_changed().is_ok()
     }
 
-    /// Waits for the end of the attempt. Returns whether it has succeeded.
-    async fn ended(&mut self) -> bool {
-        self.end.wait_for(Option::is_some).await.is_ok_and(|end| *end == Some(true))
+    /// Waits until requests need not wait any more. Returns whether there is a connection.
+    async fn is_connected(&mut self) -> bool {
+        let settled = self.0.wait_for(|progress| *progress != Progress::Waiting).await;
+        settled.is_ok_and(|progress| *progress == Progress::Succeeded)
     }
 }
 
@@ -152,6 +161,7 @@ impl QuicPool {
         Ok(Arc::new(Self {
             dialer,
             slots: source.workers.iter().map(|_| Mutex::default()).collect(),
+            sockets: source.workers.iter().map(|_| Sockets::default()).collect(),
             fall_back: FallBack::default(),
             kept,
             name: name.to_owned(),
@@ -232,17 +242,7 @@ impl QuicPool {
             if !waits {
                 return None;
             }
-            let patience = dialing.since + HEAD_START;
-            let succeeded = match timeout_at(patience, dialing.ended()).await {
-                Ok(succeeded) => succeeded,
-                // A back end without TCP is worth a longer wait.
-                Err(_) => tokio::select! {
-                    biased;
-                    succeeded = dialing.ended() => succeeded,
-                    () = self.dialer.tcp_answers() => false,
-                },
-            };
-            if !succeeded {
+            if !dialing.is_connected().await {
                 return None;
             }
             // It may have been used up by others: the next search says so.
@@ -251,11 +251,21 @@ impl QuicPool {
 
     /// Begins a connection on a task of its own: the next request has it when this one has lost patience.
     fn dial(self: &Arc<Self>, number: usize) -> Dialing {
-        let (end, receiver) = watch::channel(None);
+        let (progress, receiver) = watch::channel(Progress::Waiting);
         let this = self.clone();
         tokio::spawn(async move {
-            let dialed = this.dialer.dial().await;
-            let succeeded = dialed.is_ok();
+            let dialing = this.dialer.dial(&this.sockets[number]);
+            tokio::pin!(dialing);
+            let dialed = tokio::select! {
+                biased;
+                dialed = &mut dialing => dialed,
+                // A back end without TCP is worth a longer wait.
+                () = async { tokio::time::sleep(HEAD_START).await; this.dialer.tcp_answers().await } => {
+                    progress.send_replace(Progress::Late);
+                    dialing.await
+                }
+            };
+            let end = if dialed.is_ok() { Progress::Succeeded } else { Progress::Failed };
             match dialed {
                 Ok(requests) => {
                     let label = BackEndLabel { back_end: this.name.clone() };
@@ -266,11 +276,10 @@ impl QuicPool {
                 }
                 Err(error) => this.fail(&error),
             }
-            // Before whoever waits looks for it.
-            drop(this);
-            end.send_replace(Some(succeeded));
+            // Behind the above: whoever waits looks for the connection.
+            progress.send_replace(end);
         });
-        Dialing { since: Instant::now(), end: receiver }
+        Dialing(receiver)
     }
 
     /// Notes that QUIC fails.
@@ -375,6 +384,7 @@ mod tests {
         };
         let one = reserve().await.send(request()).await.unwrap_or_else(|error| panic!("{error}"));
         let connection = told.recv().await.unwrap();
+        let socket = connection.remote_address();
         // Its content is not read, so it is in use.
         assert!(tokio::time::timeout(3 * kept, connection.closed()).await.is_err());
         let open = || metrics.back_ends.connections.get_or_create(&BackEndLabel { back_end: "app".to_owned() }).get();
@@ -388,6 +398,6 @@ mod tests {
         // The next request has another.
         let two = reserve().await.send(request()).await.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(two.status(), 200);
-        assert!(told.recv().await.is_some());
+        assert_eq!(told.recv().await.unwrap().remote_address(), socket, "connections of a worker share a socket");
     }
 }
