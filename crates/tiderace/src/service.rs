@@ -213,8 +213,8 @@ impl<'a> ServedStream<'a> {
 pub(crate) trait Serve: Any + Send {
     /// Decides about a connection, and works on the streams that came before the end of its handshake.
     fn connected(&mut self, now: Instant, handle: Handle, connection: &mut transport::Connection) -> bool;
-    /// Passes an event of a served connection on, except for its end.
-    fn event(&mut self, now: Instant, handle: Handle, connection: &mut transport::Connection, event: &Event);
+    /// Passes an event of a served connection on, except for its end. `true` when the application was called, and may have written.
+    fn event(&mut self, now: Instant, handle: Handle, connection: &mut transport::Connection, event: &Event) -> bool;
     fn closed(&mut self, handle: Handle, reason: &CloseReason);
 }
 
@@ -266,22 +266,27 @@ impl<S: Service> Serve for Running<S> {
         served
     }
 
-    fn event(&mut self, now: Instant, handle: Handle, connection: &mut transport::Connection, event: &Event) {
+    fn event(&mut self, now: Instant, handle: Handle, connection: &mut transport::Connection, event: &Event) -> bool {
         match *event {
             Event::Stream(event) => match event {
                 // Each with something to read has an event of its own.
-                StreamEvent::Opened { dir } => while connection.accept(dir).is_some() {},
+                StreamEvent::Opened { dir } => {
+                    while connection.accept(dir).is_some() {}
+                    false
+                }
                 // What came with the handshake was read at once.
-                StreamEvent::Readable { id } if !connection.can_use(id) => {}
+                StreamEvent::Readable { id } if !connection.can_use(id) => false,
                 StreamEvent::Readable { id } | StreamEvent::Writable { id } | StreamEvent::Stopped { id, .. } => {
                     self.stream(now, handle, connection, id);
+                    true
                 }
-                StreamEvent::Finished { .. } | StreamEvent::StreamsAvailable { .. } => {}
+                StreamEvent::Finished { .. } | StreamEvent::StreamsAvailable { .. } => false,
             },
             Event::DatagramsReadable => {
                 self.service.datagrams(&mut ServedConnection { handle, now, inner: connection });
+                true
             }
-            _ => {}
+            _ => false,
         }
     }
 

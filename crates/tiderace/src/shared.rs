@@ -25,7 +25,7 @@ use crate::{
     turn::Turn,
 };
 
-/// Events that the service works on before what it has written leaves: the peer works on the first answers meanwhile.
+/// Calls of the service before what it has written leaves: the peer works on the first answers meanwhile.
 const SERVED_PER_SEND: usize = 20;
 
 /// Time by which deadlines may be late that no peer waits for: 10,000 connections at rest would wake the driver one by one.
@@ -311,9 +311,8 @@ impl State {
                     self.connections.remove(&handle);
                     self.incoming_early.retain(|other| *other != handle);
                 } else if let Some(connection) = self.endpoint.connection_mut(handle) {
-                    service.event(now, handle, connection, &event);
+                    served += usize::from(service.event(now, handle, connection, &event));
                 }
-                served += 1;
                 if served == SERVED_PER_SEND {
                     return true;
                 }
