@@ -8,7 +8,6 @@ mod policy;
 use std::collections::VecDeque;
 
 use units::{Duration, Instant};
-use wire::Frame;
 
 pub use policy::{AckFrequency, UnknownAckFrequency};
 pub(crate) use policy::{Request, View};
@@ -147,21 +146,13 @@ impl AckRequests {
         self.wanted.is_some()
     }
 
-    /// The frame that waits to be sent, and its number.
-    pub(crate) fn next_frame(&self) -> Option<(u64, Frame<'static>)> {
-        let Request { packets, delay, reordering } = self.wanted?;
-        let frame = Frame::AckFrequency {
-            // draft-ietf-quic-ack-frequency-14 §4 MUST: numbers that grow.
-            sequence: self.next_sequence,
-            // So many packets need no acknowledgement; the next one does.
-            eliciting_threshold: packets - 1,
-            max_ack_delay_us: u64::try_from(delay.as_micros()).unwrap_or(u64::MAX).min(MAX_DELAY_US - 1),
-            reordering_threshold: reordering,
-        };
-        Some((self.next_sequence, frame))
+    /// The request that waits to be sent, and its number.
+    // draft-ietf-quic-ack-frequency-14 §4 MUST: numbers that grow.
+    pub(crate) fn next_request(&self) -> Option<(u64, Request)> {
+        self.wanted.map(|request| (self.next_sequence, request))
     }
 
-    /// Records that a packet carries the frame.
+    /// Records that a packet carries the request.
     pub(crate) fn on_sent(&mut self, now: Instant) {
         let Some(request) = self.wanted.take() else { return };
         self.open.push_back(Open { sequence: self.next_sequence, request, lost: false });

@@ -24,14 +24,12 @@ fn requests(policy: AckFrequency) -> AckRequests {
     requests
 }
 
-/// Reviews the path and sends the request that is due; returns its sequence number and its threshold.
+/// Reviews the path and sends the request that is due; returns its sequence number and its packets per acknowledgement.
 fn ask(requests: &mut AckRequests, now: u64, view: &View) -> Option<(u64, u64)> {
     requests.review(at(now), view);
-    let (sequence, frame) = requests.next_frame()?;
+    let (sequence, request) = requests.next_request()?;
     requests.on_sent(at(now));
-    let Frame::AckFrequency { eliciting_threshold, sequence: number, .. } = frame else { panic!("{frame:?}") };
-    assert_eq!(number, sequence);
-    Some((sequence, eliciting_threshold))
+    Some((sequence, request.packets))
 }
 
 #[test]
@@ -46,17 +44,17 @@ fn nothing_is_asked_of_a_peer_that_does_not_understand() {
 #[test]
 fn a_fixed_number_is_asked_for_once() {
     let mut requests = requests(AckFrequency::Fixed(10));
-    assert_eq!(ask(&mut requests, 0, &view(100, 0)), Some((0, 9)));
+    assert_eq!(ask(&mut requests, 0, &view(100, 0)), Some((0, 10)));
     assert!(requests.is_sparse());
     assert_eq!(ask(&mut requests, 100, &view(10, 0)), None, "one at a time");
     requests.on_acked(0);
     assert_eq!(ask(&mut requests, 200, &view(10, 0)), None);
     // Unless the path has changed so much that the delay or the reordering no longer fits.
     let slow = View { smoothed_rtt: 400 * MS, ..view(10, 0) };
-    assert_eq!(ask(&mut requests, 600, &slow), Some((1, 9)));
+    assert_eq!(ask(&mut requests, 600, &slow), Some((1, 10)));
     assert_eq!(requests.max_ack_delay(), 100 * MS);
     requests.on_acked(1);
-    assert_eq!(ask(&mut requests, 1200, &View { packet_threshold: 9, ..slow }), Some((2, 9)));
+    assert_eq!(ask(&mut requests, 1200, &View { packet_threshold: 9, ..slow }), Some((2, 10)));
     assert_eq!(requests.newest().reordering, 9);
 }
 
@@ -71,7 +69,7 @@ fn the_longest_delay_that_may_be_in_force_counts() {
     ask(&mut requests, 1000, &path(20));
     assert_eq!(requests.max_ack_delay(), 100 * MS);
     requests.on_lost(1);
-    assert_eq!(ask(&mut requests, 1001, &path(20)), Some((2, 9)));
+    assert_eq!(ask(&mut requests, 1001, &path(20)), Some((2, 10)));
     assert_eq!(requests.max_ack_delay(), 100 * MS);
     requests.on_acked(2);
     assert_eq!(requests.max_ack_delay(), 20 * MS);
@@ -83,9 +81,9 @@ fn the_longest_delay_that_may_be_in_force_counts() {
 #[test]
 fn a_lost_request_is_repeated_only_while_it_is_the_newest() {
     let mut requests = requests(AckFrequency::Adaptive);
-    assert_eq!(ask(&mut requests, 0, &view(240, 50)), Some((0, 19)));
+    assert_eq!(ask(&mut requests, 0, &view(240, 50)), Some((0, 20)));
     requests.on_lost(0);
-    assert_eq!(ask(&mut requests, 1, &view(240, 50)), Some((1, 19)), "with a number of its own");
+    assert_eq!(ask(&mut requests, 1, &view(240, 50)), Some((1, 20)), "with a number of its own");
     requests.on_lost(0);
     assert!(!requests.wants_to_send(), "a newer one is under way");
     requests.on_acked(1);
@@ -97,12 +95,12 @@ fn a_lost_request_is_repeated_only_while_it_is_the_newest() {
 fn requests_without_answer_are_limited() {
     let mut requests = requests(AckFrequency::Fixed(10));
     for round in 0..MAX_OPEN as u64 {
-        assert_eq!(ask(&mut requests, round * 1000, &view(100, 0)), Some((round, 9)));
+        assert_eq!(ask(&mut requests, round * 1000, &view(100, 0)), Some((round, 10)));
         requests.on_lost(round);
     }
     assert_eq!(ask(&mut requests, 100_000, &view(100, 0)), None);
     requests.on_acked(2);
-    assert_eq!(ask(&mut requests, 200_000, &view(100, 0)), Some((4, 9)));
+    assert_eq!(ask(&mut requests, 200_000, &view(100, 0)), Some((4, 10)));
 }
 
 #[test]
@@ -111,7 +109,7 @@ fn not_more_than_once_per_round_trip() {
     ask(&mut requests, 0, &view(240, 50));
     requests.on_acked(0);
     assert_eq!(ask(&mut requests, 99, &view(120, 50)), None);
-    assert_eq!(ask(&mut requests, 100, &view(120, 50)), Some((1, 9)));
+    assert_eq!(ask(&mut requests, 100, &view(120, 50)), Some((1, 10)));
     requests.on_acked(1);
     assert_eq!(ask(&mut requests, 300, &view(130, 50)), None, "hardly a difference");
 }

@@ -1,7 +1,7 @@
 //! Acknowledgement frequency requests (draft-ietf-quic-ack-frequency-14): those of this endpoint, and those of the peer.
 
 use units::{Duration, Instant};
-use wire::Writer;
+use wire::{Frame, Writer};
 
 use super::{
     Connection,
@@ -10,11 +10,12 @@ use super::{
     spaces::{SpaceId, Spaces},
 };
 use crate::{
-    ack_frequency::{AckRequests, MAX_DELAY_US},
+    ack_frequency::{AckRequests, MAX_DELAY_US, Request},
     acks::{AckPolicy, AckState},
     error::{Code, TransportError},
     profile::Profile,
     sent::ControlFrame,
+    stats::Stats,
 };
 
 impl FrameSource for AckRequests {
@@ -24,8 +25,8 @@ impl FrameSource for AckRequests {
     }
 
     fn write(&mut self, now: Instant, w: &mut Writer<'_>, mut record: impl FnMut(ControlFrame)) -> bool {
-        if let Some((sequence, frame)) = self.next_frame()
-            && write_one(w, &frame, || record(ControlFrame::AckFrequency(sequence)))
+        if let Some((sequence, request)) = self.next_request()
+            && write_one(w, &frame(sequence, &request), || record(ControlFrame::AckFrequency(sequence)))
         {
             self.on_sent(now);
         }
@@ -46,6 +47,27 @@ impl FrameSource for AckRequests {
 
     fn is_repeated(&self) -> bool {
         false
+    }
+}
+
+/// The frame of a request.
+fn frame(sequence: u64, request: &Request) -> Frame<'static> {
+    Frame::AckFrequency {
+        sequence,
+        // So many packets need no acknowledgement; the next one does.
+        eliciting_threshold: request.packets - 1,
+        max_ack_delay_us: u64::try_from(request.delay.as_micros()).unwrap_or(u64::MAX).min(MAX_DELAY_US - 1),
+        reordering_threshold: request.reordering,
+    }
+}
+
+/// Asks the peer to acknowledge the packet at once.
+pub(super) fn write_immediate_ack(stats: &mut Stats, w: &mut Writer<'_>) {
+    if w.remaining() > 0 {
+        let before = w.position();
+        Frame::ImmediateAck.encode(w);
+        stats.control_bytes_sent += (w.position() - before) as u64;
+        stats.immediate_acks_asked += 1;
     }
 }
 
@@ -100,4 +122,25 @@ fn on_ack_request(
     let ack_eliciting_threshold = u32::try_from(eliciting_threshold).unwrap_or(u32::MAX).saturating_add(1);
     acks.on_request(sequence, AckPolicy { ack_eliciting_threshold, max_ack_delay, reordering_threshold });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_obeyed_with_the_values_that_were_asked() {
+        let request = Request { packets: 10, delay: Duration::from_millis(5), reordering: 3 };
+        let Frame::AckFrequency { sequence, eliciting_threshold, max_ack_delay_us, reordering_threshold } =
+            frame(7, &request)
+        else {
+            panic!("another frame");
+        };
+        assert_eq!((sequence, eliciting_threshold), (7, 9));
+        let mut acks = AckState::new(AckPolicy::default());
+        let asked = (eliciting_threshold, max_ack_delay_us, reordering_threshold);
+        on_ack_request(&mut acks, Duration::from_millis(1), sequence, asked).unwrap();
+        let expected = AckPolicy { ack_eliciting_threshold: 10, max_ack_delay: request.delay, reordering_threshold: 3 };
+        assert_eq!(*acks.policy(), expected);
+    }
 }

@@ -7,13 +7,14 @@ use units::Instant;
 use wire::{Side, Writer};
 
 use super::{
+    ack_requests::write_immediate_ack,
     control::write_ping,
     identity::Identity,
     key_updates::KeyUpdates,
     packet::{OpenPacket, Protection},
     randomness::Randomness,
     silence::Silence,
-    sources::{PacketContext, Permit, Sources, write_immediate_ack},
+    sources::{PacketContext, Permit, Sources},
     spaces::{SpaceId, Spaces},
     watch::Observation,
 };

@@ -2,7 +2,7 @@
 
 use fec::Scheme;
 use units::{Duration, Instant};
-use wire::{Frame, Side, TransportParameters, Writer};
+use wire::{Side, TransportParameters, Writer};
 
 use super::{control::Control, copies::Copies, identity::Identity, spaces::SpaceId};
 use crate::{
@@ -222,15 +222,5 @@ impl Sources {
         self.streams.forget();
         self.datagrams.forget();
         self.fec.forget();
-    }
-}
-
-/// Asks the peer to acknowledge the packet at once.
-pub(super) fn write_immediate_ack(stats: &mut Stats, w: &mut Writer<'_>) {
-    if w.remaining() > 0 {
-        let before = w.position();
-        Frame::ImmediateAck.encode(w);
-        stats.control_bytes_sent += (w.position() - before) as u64;
-        stats.immediate_acks_asked += 1;
     }
 }
