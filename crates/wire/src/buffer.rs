@@ -1,6 +1,5 @@
-//! Cursors over bytes: [`Reader`] reads values from a borrowed slice, [`Writer`] writes them into one.
-
-use crate::varint;
+//! Cursors over bytes: [`Reader`] reads values from a borrowed slice, [`Writer`] writes them into one. Their methods for varints are in
+//! [`varint`](crate::varint).
 
 /// The bytes ended before the value did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,18 +78,6 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// Reads a variable-length integer (RFC 9000 §16), of any encoded length.
-    #[inline]
-    pub fn varint(&mut self) -> Result<u64, Truncated> {
-        let &first = self.rest.first().ok_or(Truncated)?;
-        match first >> 6 {
-            0 => self.u8().map(u64::from),
-            1 => self.u16().map(|v| u64::from(v & 0x3fff)),
-            2 => self.u32().map(|v| u64::from(v & 0x3fff_ffff)),
-            _ => self.u64().map(|v| v & varint::MAX),
-        }
-    }
-
     /// The next `n` bytes.
     #[inline]
     pub fn bytes(&mut self, n: usize) -> Result<&'a [u8], Truncated> {
@@ -103,19 +90,6 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn fixed<const N: usize>(&mut self) -> Result<[u8; N], Truncated> {
         self.array()
-    }
-
-    /// Bytes that a variable-length integer in front of them counts.
-    #[inline]
-    pub fn counted(&mut self) -> Result<&'a [u8], Truncated> {
-        let before = *self;
-        let len = self.varint()?;
-        // A count that does not fit usize cannot fit the slice either.
-        let taken = usize::try_from(len).map_err(|_| Truncated).and_then(|len| self.bytes(len));
-        if taken.is_err() {
-            *self = before;
-        }
-        taken
     }
 
     /// All that is left; the reader is empty afterwards.
@@ -191,42 +165,6 @@ impl<'a> Writer<'a> {
         self.bytes(&value.to_be_bytes());
     }
 
-    /// The shortest encoding of a variable-length integer.
-    ///
-    /// # Panics
-    /// When the value is above [`varint::MAX`].
-    #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "each arm has checked the range")]
-    pub fn varint(&mut self, value: u64) {
-        if value < 1 << 6 {
-            self.u8(value as u8);
-        } else if value < 1 << 14 {
-            self.u16(value as u16 | 0x4000);
-        } else if value < 1 << 30 {
-            self.u32(value as u32 | 0x8000_0000);
-        } else if value <= varint::MAX {
-            self.u64(value | 0xc000_0000_0000_0000);
-        } else {
-            no_such_varint(value, 8);
-        }
-    }
-
-    /// A variable-length integer in exactly `len` bytes, so that it can be overwritten by another value later.
-    ///
-    /// # Panics
-    /// When `len` is none of 1, 2, 4, 8, or the value does not fit.
-    #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "each arm has checked the range")]
-    pub fn varint_with_len(&mut self, value: u64, len: usize) {
-        match len {
-            1 if value < 1 << 6 => self.u8(value as u8),
-            2 if value < 1 << 14 => self.u16(value as u16 | 0x4000),
-            4 if value < 1 << 30 => self.u32(value as u32 | 0x8000_0000),
-            8 if value <= varint::MAX => self.u64(value | 0xc000_0000_0000_0000),
-            _ => no_such_varint(value, len),
-        }
-    }
-
     /// Writes bytes.
     #[inline]
     pub fn bytes(&mut self, bytes: &[u8]) {
@@ -265,12 +203,6 @@ impl<'a> Writer<'a> {
     }
 }
 
-#[cold]
-#[inline(never)]
-fn no_such_varint(value: u64, len: usize) -> ! {
-    panic!("no encoding of {value} as a variable-length integer in {len} bytes (the largest value is 2^62-1)")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -283,9 +215,8 @@ mod tests {
         w.u16(0x0203);
         w.u32(0x0405_0607);
         w.u64(0x0809_0a0b_0c0d_0e0f);
-        w.varint(3);
         w.bytes(b"abc");
-        assert_eq!((w.position(), w.remaining()), (19, 5));
+        assert_eq!((w.position(), w.remaining()), (18, 6));
         assert_eq!(&w.written()[..7], &[1, 2, 3, 4, 5, 6, 7]);
 
         let bytes = w.written().to_vec();
@@ -294,22 +225,12 @@ mod tests {
         assert_eq!(r.u16(), Ok(0x0203));
         assert_eq!(r.u32(), Ok(0x0405_0607));
         assert_eq!(r.u64(), Ok(0x0809_0a0b_0c0d_0e0f));
-        assert_eq!((r.position(), r.remaining()), (15, 4));
-        assert_eq!(r.counted(), Ok(&b"abc"[..]));
+        assert_eq!((r.position(), r.remaining()), (15, 3));
+        assert_eq!(r.bytes(usize::MAX), Err(Truncated));
+        assert_eq!(r.rest(), b"abc");
+        assert_eq!((r.position(), r.remaining()), (18, 0));
         assert!(r.is_empty());
         assert_eq!(r.u8(), Err(Truncated));
-    }
-
-    #[test]
-    fn a_count_beyond_the_end_moves_nothing() {
-        let mut r = Reader::new(&[5, 1, 2]);
-        assert_eq!(r.counted(), Err(Truncated));
-        assert_eq!(r.position(), 0);
-        let mut r = Reader::new(&[0xff; 9]);
-        assert_eq!(r.counted(), Err(Truncated));
-        assert_eq!(r.bytes(usize::MAX), Err(Truncated));
-        assert_eq!(r.rest().len(), 9);
-        assert_eq!(r.position(), 9);
     }
 
     #[test]
