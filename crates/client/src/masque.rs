@@ -27,7 +27,11 @@ use h3_quic::{
     client::SendRequest,
     connect_udp::{ALWAYS_CARRIED, Content, MAX_PAYLOAD, PROTOCOL, Template, TemplateError, UDP_CONTEXT},
 };
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header};
+use http::{
+    HeaderName, HeaderValue, Request, Response, StatusCode, Uri,
+    header::{self, InvalidHeaderValue},
+    uri::InvalidUri,
+};
 use http_body::Frame;
 use http_body_util::{
     BodyExt,
@@ -36,7 +40,7 @@ use http_body_util::{
 use tokio::sync::Mutex;
 
 use crate::{
-    error::FetchError,
+    error::{Cause, FetchError},
     fetch::Route,
     private::{self, PrivateClient},
     race::Leg,
@@ -61,9 +65,12 @@ pub enum ProxyError {
     /// The proxy is neither a host nor a URI template.
     #[error(transparent)]
     Template(#[from] TemplateError),
-    /// Target or token that cannot be written into a request.
-    #[error("{0}")]
-    Request(String),
+    /// Target that cannot be written into a request.
+    #[error("the target cannot be written into a request: {0}")]
+    Target(#[source] http::Error),
+    /// Token that cannot be written into a header field.
+    #[error("the token has characters that a field cannot have")]
+    Token(#[source] InvalidHeaderValue),
     /// No connection to the proxy.
     #[error(transparent)]
     Connection(#[from] FetchError),
@@ -83,7 +90,7 @@ pub enum ProxyError {
     NoTunnel(StatusCode),
     /// Failure of the stream or the connection.
     #[error("the tunnel broke off: {0}")]
-    Broken(String),
+    Broken(#[source] Cause),
     /// No answer in time.
     #[error("the proxy did not answer within {} s", .0.as_secs_f64())]
     TimedOut(Duration),
@@ -100,7 +107,8 @@ impl ProxyError {
             Self::Template(_) => {
                 "name a host, as in proxy.example.org:443, or a template, as in https://proxy.example.org/masque{?target_host,target_port}"
             }
-            Self::Request(_) => "the target is a host and a port, the token letters and digits",
+            Self::Target(_) => "the target is a host and a port",
+            Self::Token(_) => "the token has letters and digits",
             Self::Connection(FetchError::Resolve { .. }) => "check the spelling of the proxy, or give an IP address",
             Self::Connection(_) => "check the address of the proxy, its certificate, and that UDP gets through to it",
             Self::NoExtendedConnect | Self::NoTunnel(_) => {
@@ -139,13 +147,10 @@ impl ProxyClient {
     /// When the proxy, the token or the settings cannot be used.
     pub fn new(settings: &Settings, proxy: &str, token: Option<&str>) -> Result<Self, ProxyError> {
         let template: Template = if proxy.contains("://") { proxy.parse()? } else { Template::at(proxy)? };
-        let uri: Uri = template.expand("a", 1).parse().map_err(|error| ProxyError::Request(format!("{error}")))?;
+        let uri: Uri = template.expand("a", 1).parse().map_err(|error: InvalidUri| ProxyError::Target(error.into()))?;
         let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let authorization = token.map(|token| {
-            let value = HeaderValue::from_str(&format!("Bearer {token}"));
-            value.map_err(|_| ProxyError::Request("the token has characters that a field cannot have".to_owned()))
-        });
-        let mut authorization = authorization.transpose()?;
+        let authorization = token.map(|token| HeaderValue::from_str(&format!("Bearer {token}")));
+        let mut authorization = authorization.transpose().map_err(ProxyError::Token)?;
         if let Some(value) = &mut authorization {
             value.set_sensitive(true);
         }
@@ -170,9 +175,9 @@ impl ProxyClient {
         let route = Route { only: Some(Leg::Quic), ..Route::default() };
         let channel = self.connector.connect(&self.host, self.port, &route).await?.channel;
         let private::Channel::Quic(_, connection, _) = &channel else {
-            return Err(ProxyError::Broken("the connection is not one of QUIC".to_owned()));
+            return Err(ProxyError::Broken(Cause::other("the connection is not one of QUIC")));
         };
-        let sender = h3_quic::client::begin(connection.clone()).await.map_err(|error| broken(&error))?;
+        let sender = h3_quic::client::begin(connection.clone()).await.map_err(broken)?;
         *open = Some((sender.clone(), channel));
         Ok(sender)
     }
@@ -184,14 +189,14 @@ impl ProxyClient {
         authorization: HeaderName,
     ) -> Result<(Sender<Bytes, BodyError>, Response<h3_quic::ResponseBody>), ProxyError> {
         let (say, body) = Channel::new(PARTS);
-        let mut request = request.body(body).map_err(|error| ProxyError::Request(error.to_string()))?;
+        let mut request = request.body(body).map_err(ProxyError::Target)?;
         let value = self.authorization.clone();
         request.headers_mut().extend(value.map(|value| (authorization, value)));
         let asking = async {
             let mut sender = self.connection().await?;
             sender.send(request).await.map_err(|error| match error {
                 h3_quic::Error::NoConnectProtocol => ProxyError::NoExtendedConnect,
-                error => broken(&error),
+                error => broken(error),
             })
         };
         let response =
@@ -246,8 +251,8 @@ impl ProxyClient {
 
 type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-fn broken(error: &dyn std::fmt::Display) -> ProxyError {
-    ProxyError::Broken(error.to_string())
+fn broken(error: h3_quic::Error) -> ProxyError {
+    ProxyError::Broken(Cause::from(&error))
 }
 
 /// A tunnel for UDP. Dropped, it is cancelled; see [`UdpReceiver::close`].
@@ -321,7 +326,7 @@ impl UdpReceiver {
     /// When the tunnel broke off.
     pub async fn recv(&mut self) -> Result<Option<Bytes>, ProxyError> {
         loop {
-            while let Some(capsule) = self.capsules.take().map_err(|error| broken(&error))? {
+            while let Some(capsule) = self.capsules.take().map_err(broken)? {
                 if let Some(payload) = payload(&capsule.value)? {
                     return Ok(Some(payload));
                 }
@@ -335,7 +340,7 @@ impl UdpReceiver {
                 frame = self.content.frame() => match frame {
                     None => return Ok(None),
                     Some(frame) => {
-                        if let Ok(data) = frame.map_err(|error| broken(&error))?.into_data() {
+                        if let Ok(data) = frame.map_err(broken)?.into_data() {
                             self.capsules.push(&data);
                         }
                     }
@@ -368,7 +373,10 @@ fn payload(datagram: &Bytes) -> Result<Option<Bytes>, ProxyError> {
     match Content::parse(datagram) {
         Content::Udp(payload) => Ok(Some(datagram.slice_ref(payload))),
         Content::Unknown => Ok(None),
-        Content::TooLong => Err(ProxyError::Broken("the proxy sends a payload that is too long for UDP".to_owned())),
+        Content::TooLong => {
+            let reason = "the proxy sends a payload that is too long for UDP".to_owned();
+            Err(ProxyError::Broken(Cause::Protocol { code: None, reason }))
+        }
     }
 }
 
@@ -401,7 +409,10 @@ impl TcpSender {
     /// # Errors
     /// When the tunnel accepts no more data.
     pub async fn send(&mut self, data: Bytes) -> Result<(), ProxyError> {
-        self.stream.send_data(data).await.map_err(|error| broken(&error))
+        let sent = self.stream.send_data(data).await;
+        sent.map_err(|_| {
+            ProxyError::Broken(Cause::Reset { code: None, reason: "the proxy takes no more data".to_owned() })
+        })
     }
 
     /// Gives this direction up, so that it does not look complete.
@@ -418,9 +429,22 @@ impl TcpReceiver {
     pub async fn recv(&mut self) -> Result<Option<Bytes>, ProxyError> {
         loop {
             let Some(frame) = self.content.frame().await else { return Ok(None) };
-            if let Ok(data) = frame.map_err(|error| broken(&error))?.into_data() {
+            if let Ok(data) = frame.map_err(broken)?.into_data() {
                 return Ok(Some(data));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_that_is_too_long_for_udp_breaks_a_tunnel() {
+        let datagram = |len: usize| Bytes::from([&[UDP_CONTEXT][..], &vec![0; len]].concat());
+        assert_eq!(payload(&datagram(MAX_PAYLOAD)).unwrap().map(|payload| payload.len()), Some(MAX_PAYLOAD));
+        let error = payload(&datagram(MAX_PAYLOAD + 1)).unwrap_err();
+        assert!(matches!(error, ProxyError::Broken(Cause::Protocol { code: None, .. })), "{error:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! A local TCP port whose connections are tunnels.
 
-use std::{net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
 
 use bytes::BytesMut;
 use client::masque::ProxyError;
@@ -52,6 +52,37 @@ pub(super) async fn run(
     Ok(ExitCode::SUCCESS)
 }
 
+/// End of a connection before its time.
+enum Broken {
+    /// The proxy refused the tunnel, or it broke off.
+    Tunnel(ProxyError),
+    /// Error of the connection of the program.
+    Program(io::Error),
+}
+
+impl From<ProxyError> for Broken {
+    fn from(error: ProxyError) -> Self {
+        Self::Tunnel(error)
+    }
+}
+
+impl Broken {
+    fn reason(&self) -> String {
+        match self {
+            Self::Tunnel(error) => error.to_string(),
+            Self::Program(error) => format!("the connection of the program broke off: {}", address::plain(error)),
+        }
+    }
+
+    /// Advice for the user.
+    fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Tunnel(error) => Some(error.hint()),
+            Self::Program(_) => None,
+        }
+    }
+}
+
 /// Carries one connection, and reports its outcome.
 async fn tunnel(mut stream: TcpStream, peer: SocketAddr, tunnels: Arc<Tunnels>) {
     let (mut up, mut down) = (0, 0);
@@ -60,8 +91,8 @@ async fn tunnel(mut stream: TcpStream, peer: SocketAddr, tunnels: Arc<Tunnels>) 
         // What breaks off must not look complete.
         let _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
     }
-    let reason = carried.as_ref().map_or_else(ToString::to_string, |()| "ended".to_owned());
-    let hint = carried.as_ref().err().map(ProxyError::hint);
+    let reason = carried.as_ref().map_or_else(Broken::reason, |()| "ended".to_owned());
+    let hint = carried.as_ref().err().and_then(Broken::hint);
     let event = json!({
         "event": "closed", "peer": peer.to_string(), "reason": reason, "up_bytes": up, "down_bytes": down, "hint": hint,
     });
@@ -69,10 +100,9 @@ async fn tunnel(mut stream: TcpStream, peer: SocketAddr, tunnels: Arc<Tunnels>) 
     tunnels.report(&event, &format!("{peer}: {reason}{hint}; {up} bytes up, {down} down"));
 }
 
-async fn carry(stream: &mut TcpStream, tunnels: &Tunnels, up: &mut u64, down: &mut u64) -> Result<(), ProxyError> {
+async fn carry(stream: &mut TcpStream, tunnels: &Tunnels, up: &mut u64, down: &mut u64) -> Result<(), Broken> {
     let (mut sender, mut receiver) = tunnels.proxy.open_tcp(&tunnels.host, tunnels.port).await?.split();
     let (mut from, mut to) = stream.split();
-    let broken = |error: std::io::Error| ProxyError::Broken(address::plain(&error));
     let sending = async {
         let mut read = BytesMut::new();
         loop {
@@ -88,17 +118,17 @@ async fn carry(stream: &mut TcpStream, tunnels: &Tunnels, up: &mut u64, down: &m
                 }
                 Err(error) => {
                     sender.abort("the connection of the program broke off");
-                    return Err(broken(error));
+                    return Err(Broken::Program(error));
                 }
             }
         }
     };
     let receiving = async {
         while let Some(data) = receiver.recv().await? {
-            to.write_all(&data).await.map_err(broken)?;
+            to.write_all(&data).await.map_err(Broken::Program)?;
             *down += data.len() as u64;
         }
-        to.shutdown().await.map_err(broken)
+        to.shutdown().await.map_err(Broken::Program)
     };
     tokio::try_join!(sending, receiving).map(drop)
 }

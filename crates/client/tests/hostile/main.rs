@@ -13,3 +13,4 @@ mod proxy;
 mod servers;
 mod slow;
 mod tcp;
+mod tunnels;
