@@ -1,9 +1,10 @@
 //! Certificates from an authority (ACME, RFC 8555): ordered when there is none, and renewed in time.
 //!
-//! `order` is the exchange with the authority; `store` keeps account, keys and certificates in a folder for its owner only. The authority
-//! validates the names by TLS-ALPN-01 (RFC 8737): the gateway presents a special certificate at the addresses that it serves anyway. A new
-//! certificate replaces the old one like every changed certificate. A failure changes nothing.
+//! `order` is the exchange with the authority, `error` the causes of its failure; `store` keeps account, keys and certificates in a folder
+//! for its owner only. The authority validates the names by TLS-ALPN-01 (RFC 8737): the gateway presents a special certificate at the
+//! addresses that it serves anyway. A new certificate replaces the old one like every changed certificate. A failure changes nothing.
 
+mod error;
 mod order;
 mod store;
 
@@ -17,7 +18,10 @@ use std::{
 use rustls::{server::ClientHello, sign::CertifiedKey};
 
 pub(crate) use self::store::file;
-use self::store::{Validity, load};
+use self::{
+    error::OrderError,
+    store::{Validity, load},
+};
 use crate::{
     config::Acme,
     metrics::{Metrics, ReasonLabel},
@@ -125,7 +129,7 @@ pub(crate) async fn keep(current: impl Fn() -> Acme, challenges: &Arc<Challenges
         };
         tracing::info!("a certificate for {} is asked for: {why}", config.names.0.join(", "));
         let ordered = tokio::time::timeout(PATIENCE, order::order(&config, challenges)).await;
-        let outcome = ordered.unwrap_or_else(|_| Err(format!("nothing came within {} s", PATIENCE.as_secs())));
+        let outcome = ordered.unwrap_or_else(|_| Err(OrderError::Late(PATIENCE)));
         let reason = if outcome.is_ok() { "completed" } else { "failed" };
         metrics.certificate_orders.get_or_create(&ReasonLabel { reason }).inc();
         match outcome {

@@ -14,6 +14,7 @@ use rustls::{
 };
 use x509_parser::{extensions::GeneralName, prelude::FromDer};
 
+use super::error::ValidityError;
 use crate::{
     certificate::{self, CertificateError},
     config::Acme,
@@ -46,19 +47,19 @@ impl Validity {
 }
 
 /// Of the certificate that is kept.
-pub(super) fn validity(config: &Acme) -> Result<Validity, String> {
-    let file = file(config).ok_or("no name")?;
+pub(super) fn validity(config: &Acme) -> Result<Validity, ValidityError> {
+    let file = file(config).ok_or(ValidityError::NoName)?;
     // Chain and key have to belong together, too.
-    certificate::read(&file, &file).map_err(|error| error.to_string())?;
-    validity_of(&fs::read(&file).map_err(|error| error.to_string())?)
+    certificate::read(&file, &file)?;
+    validity_of(&fs::read(&file).map_err(ValidityError::Unreadable)?)
 }
 
 /// Of the first certificate in a PEM text.
-pub(super) fn validity_of(pem: &[u8]) -> Result<Validity, String> {
-    let der = CertificateDer::from_pem_slice(pem).map_err(|error| error.to_string())?;
-    let (_, parsed) = x509_parser::certificate::X509Certificate::from_der(&der).map_err(|error| error.to_string())?;
+pub(super) fn validity_of(pem: &[u8]) -> Result<Validity, ValidityError> {
+    let der = CertificateDer::from_pem_slice(pem).map_err(ValidityError::Pem)?;
+    let (_, parsed) = x509_parser::certificate::X509Certificate::from_der(&der).map_err(ValidityError::Malformed)?;
     let time = |seconds: i64| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.try_into().unwrap_or(0));
-    let names = parsed.subject_alternative_name().map_err(|error| error.to_string())?;
+    let names = parsed.subject_alternative_name().map_err(ValidityError::Names)?;
     let names = names.iter().flat_map(|names| &names.value.general_names).filter_map(|name| match name {
         GeneralName::DNSName(name) => Some((*name).to_owned()),
         _ => None,
