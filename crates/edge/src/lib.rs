@@ -102,4 +102,4 @@ pub use password_file::{PasswordFault, PasswordsError};
 pub use process::{Process, ProcessError};
 pub use setup::SetupError;
 pub use trust::RootsError;
-pub use upgrade::UpgradeError;
+pub use upgrade::{RefusalCause, UpgradeError};

@@ -2,7 +2,12 @@
 
 use std::{io, net::SocketAddr, path::PathBuf};
 
-use crate::{config::ConfigError, keys::KeysError, setup::SetupError, upgrade::UpgradeError};
+use crate::{
+    config::ConfigError,
+    keys::KeysError,
+    setup::SetupError,
+    upgrade::{RefusalCause, UpgradeError},
+};
 
 /// The gateway cannot start, or cannot take a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +57,17 @@ impl ProcessError {
     /// An address that cannot be served.
     pub(super) fn listen(address: SocketAddr, why: io::Error) -> Self {
         Self::Listen { address: address.to_string(), why }
+    }
+
+    /// Part that the older process of an upgrade is told.
+    pub(super) fn refusal_cause(&self) -> RefusalCause {
+        match self {
+            Self::Config(_) => RefusalCause::Configuration,
+            Self::Listen { .. } | Self::AdminSocket { .. } => RefusalCause::Listener,
+            Self::Routable => RefusalCause::ConnectionIds,
+            Self::Workers(_) | Self::Keys(_) | Self::Interrupted(_) | Self::Setup(_) => RefusalCause::Setup,
+            Self::Upgrade(_) => RefusalCause::HandOver,
+        }
     }
 
     /// Advice for the operator.

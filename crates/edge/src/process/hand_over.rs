@@ -124,7 +124,7 @@ impl Process {
         channel.set_deadline(deadline)?;
         let taken = match channel.receive()? {
             Built::Ready(taken) => taken,
-            Built::Failed { error, hint } => return Err(UpgradeError::Refused { error, hint }),
+            Built::Failed { error, hint, cause } => return Err(UpgradeError::Refused { cause, error, hint }),
         };
         channel.set_deadline(Instant::now() + COMMIT_PATIENCE)?;
         let commit = self.pause(&taken);

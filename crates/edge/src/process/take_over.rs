@@ -34,7 +34,8 @@ impl Process {
         let (process, taken, siblings) = match built {
             Ok(built) => built,
             Err(error) => {
-                let failed = Built::Failed { error: error.to_string(), hint: error.hint() };
+                let failed =
+                    Built::Failed { error: error.to_string(), hint: error.hint(), cause: error.refusal_cause() };
                 // It may be gone, and then nobody has to know.
                 let _ = channel.send(&failed);
                 return Err(error);
@@ -64,7 +65,7 @@ impl Process {
         channel.send(&hello).map_err(broken)?;
         let offer = match channel.receive().map_err(broken)? {
             Answer::Offer(offer) => offer,
-            Answer::Refused(error) => return Err(UpgradeError::Refused { error, hint: None }.into()),
+            Answer::Refused(error) => return Err(UpgradeError::NotOffered(error).into()),
         };
         let descriptors = channel.receive_descriptors(offer.descriptors()).map_err(broken)?;
         let mut offered = TakenOver::new(*offer, descriptors, channel.stream()).map_err(broken)?;
@@ -79,5 +80,72 @@ impl Process {
             admin: admin && offered.admin.is_none(),
         };
         Ok((process, taken, siblings))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config::{ConfigCause, ConfigError},
+        upgrade::{RefusalCause, messages::Offer},
+    };
+
+    /// Starts a program without a configuration file, to which an older process gives `answer`. Returns its error, and its next message.
+    async fn take_over(answer: Answer) -> (ProcessError, Option<Built>) {
+        let (older, newer) = UnixStream::pair().unwrap();
+        let older = tokio::task::spawn_blocking(move || {
+            let channel = Channel::new(older);
+            let hello: Hello = channel.receive().unwrap();
+            assert_eq!((hello.from, hello.to), (PROTOCOL, PROTOCOL));
+            channel.send(&answer).unwrap();
+            channel.receive().ok()
+        });
+        let newer = tokio::task::spawn_blocking(|| Process::take_over(Path::new("/nowhere/edge.toml"), newer).err());
+        (newer.await.unwrap().unwrap(), older.await.unwrap())
+    }
+
+    #[tokio::test]
+    async fn who_refuses_is_told_apart() {
+        let (error, _) = take_over(Answer::Refused("no version in common".to_owned())).await;
+        let ProcessError::Upgrade(UpgradeError::NotOffered(text)) = &error else { panic!("{error:?}") };
+        assert_eq!(text, "no version in common");
+        assert!(error.hint().unwrap().contains("restart the service"));
+
+        let offer = Offer {
+            protocol: PROTOCOL,
+            process: 2,
+            generation: 1,
+            id_key: [0; 16],
+            routable: None,
+            ring: tiderace::KeyRing::single([7; 32]).to_text(),
+            configuration: 1,
+            workers: 1,
+            addresses: Vec::new(),
+            plain: Vec::new(),
+            admin: None,
+            metrics: None,
+            siblings: Vec::new(),
+        };
+        let (error, built) = take_over(Answer::Offer(Box::new(offer))).await;
+        assert!(
+            matches!(error, ProcessError::Config(ConfigError { cause: ConfigCause::Unreadable(_), .. })),
+            "{error:?}"
+        );
+        let Some(Built::Failed { cause, error, .. }) = built else { panic!("{built:?}") };
+        assert_eq!(cause, RefusalCause::Configuration);
+        assert!(error.contains("/nowhere/edge.toml"), "{error}");
+    }
+
+    #[test]
+    fn programs_of_the_same_protocol_may_know_other_causes() {
+        for (text, expected) in [
+            (r#"{"failed":{"error":"e","hint":null}}"#, RefusalCause::Unknown),
+            (r#"{"failed":{"error":"e","hint":null,"cause":"weather"}}"#, RefusalCause::Unknown),
+            (r#"{"failed":{"error":"e","hint":null,"cause":"listener"}}"#, RefusalCause::Listener),
+        ] {
+            let Built::Failed { cause, .. } = serde_json::from_str(text).unwrap() else { panic!("{text}") };
+            assert_eq!(cause, expected, "{text}");
+        }
     }
 }

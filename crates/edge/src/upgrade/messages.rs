@@ -78,7 +78,34 @@ pub(crate) enum Built {
     /// All of it works.
     Ready(Taken),
     /// Reason why it does not.
-    Failed { error: String, hint: Option<String> },
+    Failed {
+        error: String,
+        hint: Option<String>,
+        // Programs that do not send it have the same version of the protocol.
+        #[serde(default)]
+        cause: RefusalCause,
+    },
+}
+
+/// Part of a gateway that the new program of an upgrade cannot set up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum RefusalCause {
+    /// The configuration is not valid, or needs a file that is not.
+    Configuration,
+    /// An address or the admin socket cannot be served.
+    Listener,
+    /// Connection IDs would change their form.
+    ConnectionIds,
+    /// Threads, keys of the process, or another part of the gateway.
+    Setup,
+    /// The hand-over failed.
+    HandOver,
+    /// The new program does not tell, or has another cause.
+    #[default]
+    #[serde(other)]
+    Unknown,
 }
 
 /// Accepted parts of an offer; the older process keeps the others, and drains them.

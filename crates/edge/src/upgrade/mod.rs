@@ -16,7 +16,10 @@ mod taken_over;
 use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 
 pub(crate) use self::messages::describe;
-pub use self::{channel::inherited_stream, messages::PROTOCOL};
+pub use self::{
+    channel::inherited_stream,
+    messages::{PROTOCOL, RefusalCause},
+};
 pub(crate) use self::{siblings::Siblings, taken_over::TakenOver};
 
 /// An upgrade that did not come about. The process that runs continues as before.
@@ -48,11 +51,16 @@ pub enum UpgradeError {
     /// The new program cannot serve.
     #[error("the new program refuses: {error}")]
     Refused {
+        /// Part that it cannot set up.
+        cause: RefusalCause,
         /// Error of the new program.
         error: String,
         /// Advice of the new program.
         hint: Option<String>,
     },
+    /// The process that serves does not hand over. Only its words are known: it may be of another version.
+    #[error("the process that serves refuses: {0}")]
+    NotOffered(String),
     /// Another process has taken over from this one already.
     #[error("this process has handed over to another one already")]
     HandedOver,
@@ -72,7 +80,7 @@ impl UpgradeError {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Start { .. } => "name a program that can be executed with --program",
-            Self::Protocol { .. } => {
+            Self::Protocol { .. } | Self::NotOffered(_) => {
                 "this program cannot take over from the one that runs: restart the service to change to it"
             }
             Self::Ended(_) => "run it by itself: `PROGRAM edge check --config FILE`",
