@@ -173,5 +173,34 @@ mod tests {
         };
         let none = send("/path");
         assert!(matches!(none, FetchError::Url(UrlError::Scheme { expected: "http or https", .. })), "{none:?}");
+        let hostless = of("https://:443/");
+        assert!(matches!(&hostless, UrlError::NoHost { url } if url == "https://:443/"), "{hostless:?}");
+    }
+
+    /// Set in a process of its own, because variables of the environment belong to all tests of one.
+    #[cfg(target_os = "linux")]
+    const CHILD: &str = "TIDERACE_CLIENT_TEST_WITHOUT_ROOTS";
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_platform_without_roots_has_its_variants() {
+        if std::env::var_os(CHILD).is_none() {
+            let child = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["setup_error::tests::a_platform_without_roots_has_its_variants", "--exact"])
+                .env(CHILD, "1")
+                .env("SSL_CERT_FILE", "/dev/null")
+                .env_remove("SSL_CERT_DIR")
+                .output()
+                .unwrap();
+            let text = String::from_utf8_lossy(&child.stdout);
+            assert!(child.status.success() && text.contains("1 passed"), "{text}");
+            return;
+        }
+        let tcp = crate::tls::tcp(&Trust::Platform, &[b"h2"], None).err().unwrap();
+        assert!(matches!(tcp, FetchError::Trust(TrustError::Platform { .. })), "{tcp:?}");
+        // A client sets QUIC up first.
+        let quic = error(&Settings { trust: Trust::Platform, ..Settings::default() });
+        let is_quic = matches!(quic, FetchError::Trust(TrustError::Quic(ConfigError::PlatformRoots { .. })));
+        assert!(is_quic, "{quic:?}");
     }
 }

@@ -78,6 +78,38 @@ async fn aliases_are_followed_and_loops_end() {
     assert!(matches!(nothing, Err(ResolveError::NoAddress)), "{nothing:?}");
 }
 
+/// A name server that answers each question with this code (RFC 1035 §4.1.1).
+async fn failing(code: u8) -> std::net::SocketAddr {
+    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut buffer = [0; 4_096];
+        loop {
+            let (length, from) = socket.recv_from(&mut buffer).await.unwrap();
+            buffer[2] |= 0x80;
+            buffer[3] = 0x80 | code;
+            socket.send_to(&buffer[..length], from).await.unwrap();
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn each_failure_of_a_look_up_has_its_variant() {
+    // No name has an empty label: the system asks nobody.
+    let system = Resolver::system().addresses("a..example", 443).await.unwrap_err();
+    assert!(matches!(system, ResolveError::System(_)), "{system:?}");
+    for (code, name) in [(2, "SERVFAIL"), (5, "REFUSED")] {
+        let resolver = Resolver::at(failing(code).await).unwrap();
+        let error = tokio::time::timeout(LIMIT, resolver.addresses("a.example", 443)).await.unwrap().unwrap_err();
+        assert!(matches!(error, ResolveError::NameServer { .. }), "{name}: {error:?}");
+    }
+    // NXDOMAIN is an answer.
+    let resolver = Resolver::at(failing(3).await).unwrap();
+    let nobody = resolver.addresses("a.example", 443).await.unwrap_err();
+    assert!(matches!(nobody, ResolveError::NoAddress), "{nobody:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_that_leads_nowhere_does_not_cost_quic_the_others() {
     let site = Site::new("addresses", "");

@@ -5,7 +5,8 @@ mod pair;
 use http::StatusCode;
 use pair::{Pair, ends, open, pair, request, serve, within};
 use tiderace_webtransport::{
-    Client, Config, ConnectError, Limits, Origins, ReadError, Session, SessionEnd, WriteError, h3, server,
+    Client, Config, ConnectError, ConnectionFault, Limits, Origins, ReadError, Session, SessionEnd, WriteError, h3,
+    server,
 };
 
 /// Sends `data` on streams of both kinds and gets it back, whole.
@@ -339,4 +340,45 @@ async fn a_session_has_the_limits_that_its_connection_advertised() {
         }
         assert!(theirs.end().is_none() && ours.end().is_none());
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_request_for_a_session_has_its_variant() {
+    let Pair { mut client, .. } = pair(Config::default(), open(), true, None).await;
+    let insecure = http::Request::get("http://localhost/chat").body(()).unwrap();
+    let insecure = within(client.connect(insecure, &[])).await.err().unwrap();
+    assert!(matches!(insecure, ConnectError::Request("has a URI that is not https")), "{insecure:?}");
+    let protocol = within(client.connect(request(), &["two\nlines"])).await.err().unwrap();
+    assert!(matches!(protocol, ConnectError::Request("has a protocol that cannot be sent")), "{protocol:?}");
+    // A server of HTTP/3 alone.
+    let ends = ends(true, None).await;
+    let options = h3::server::Options::default();
+    let service = |_| async { http::Response::new(String::new()) };
+    tokio::spawn(h3::server::serve(ends.accepted.clone(), options, std::future::pending(), service));
+    let mut client = Client::begin(ends.quic.clone(), Config::default()).await.unwrap();
+    let plain = within(client.connect(request(), &[])).await.err().unwrap();
+    assert!(matches!(plain, ConnectError::RequirementsNotMet(_)), "{plain:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_to_the_end_is_limited_and_a_stopped_stream_is_over() {
+    let Pair { ours, theirs, .. } = pair(Config::default(), open(), true, None).await;
+    for (bytes, expected) in [(10, Ok(10)), (11, Err(ReadError::TooLong { limit: 10 }))] {
+        let mut send = within(ours.open_uni()).await.unwrap();
+        within(send.write_all(&vec![7; bytes])).await.unwrap();
+        send.finish().unwrap();
+        let mut recv = within(theirs.accept_uni()).await.unwrap();
+        assert_eq!(within(recv.read_to_end(10)).await.map(|all| all.len()), expected);
+        recv.stop(0);
+        assert_eq!(within(recv.read_chunk(1)).await, Err(ReadError::StreamClosed));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_ends_with_its_connection_and_says_how() {
+    let Pair { ours, theirs: _theirs, ends, .. } = pair(Config::default(), open(), true, None).await;
+    ends.accepted.close(0x107, b"enough");
+    let end = within(ours.closed()).await;
+    let SessionEnd::Connection(ConnectionFault::Closed(reason)) = &end else { panic!("{end:?}") };
+    assert!(matches!(reason, tiderace::CloseReason::PeerApplication { code: 0x107, .. }), "{reason:?}");
 }

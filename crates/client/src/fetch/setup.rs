@@ -28,7 +28,9 @@ impl Target {
             Some(scheme) if *scheme == Scheme::HTTP => false,
             _ => return Err(UrlError::Scheme { url: uri.to_string(), expected: "http or https" }.into()),
         };
-        let host = uri.host().ok_or_else(|| UrlError::NoHost { url: uri.to_string() })?;
+        // RFC 9110 §4.2.1, RFC 9110 §4.2.2: a URI with an empty host is invalid.
+        let host = uri.host().filter(|host| !host.is_empty());
+        let host = host.ok_or_else(|| UrlError::NoHost { url: uri.to_string() })?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
         let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
         Ok(Self { host, port, secure })
