@@ -153,6 +153,8 @@ mod tests {
             let error = file(text, mode).unwrap_err().to_string();
             assert!(error.contains(expected) && !error.contains("0123456789"), "{error}");
         }
+        let missing = read(Path::new("/nowhere/tokens")).unwrap_err();
+        assert!(matches!(missing, TokensError::Unreadable { .. }), "{missing:?}");
     }
 
     #[test]

@@ -334,8 +334,23 @@ mod tests {
         for _ in 0..MAX_KEYS - 2 {
             rotate(&file, 2_001, lead, overlap).unwrap();
         }
-        assert!(rotate(&file, 2_001, lead, overlap).unwrap_err().to_string().contains("still hold"));
+        let full = rotate(&file, 2_001, lead, overlap).unwrap_err();
+        assert!(matches!(&full, KeysError::Full { held: MAX_KEYS, path } if *path == file), "{full:?}");
         assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn a_rotation_that_fails_says_why() {
+        let folder = Folder::new("failing");
+        let nowhere = folder.0.join("nowhere/ring");
+        let unwritable = rotate(&nowhere, 100, Duration::ZERO, Duration::ZERO).unwrap_err();
+        assert!(matches!(&unwritable, KeysError::Unwritable { path, .. } if *path == nowhere), "{unwritable:?}");
+        // The number after the last one is the first, which is in the ring already.
+        let file = folder.0.join("ring");
+        let keys = [0, u32::MAX].map(|id| RingKey::new(id, [id as u8; 32]));
+        replace(&file, &KeyRing::new(keys.to_vec()).unwrap().to_text()).unwrap();
+        let ring = rotate(&file, 100, Duration::ZERO, Duration::from_secs(9)).unwrap_err();
+        assert!(matches!(ring, KeysError::Ring(_)), "{ring:?}");
     }
 
     #[test]

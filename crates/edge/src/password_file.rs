@@ -224,5 +224,7 @@ pub(crate) mod tests {
             let error = file(&text, mode).unwrap_err().to_string();
             assert!(error.contains(expected) && !error.contains("$04$"), "{error}");
         }
+        let missing = read(Path::new("/nowhere/users")).unwrap_err();
+        assert!(matches!(missing, PasswordsError::Unreadable { .. }), "{missing:?}");
     }
 }

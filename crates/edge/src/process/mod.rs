@@ -22,6 +22,8 @@ mod operations;
 mod services;
 mod state;
 mod take_over;
+#[cfg(test)]
+mod tests;
 
 pub use self::{error::ProcessError, operations::https_records};
 use self::{hand_over::HandOver, listeners::Listeners, services::Services};
