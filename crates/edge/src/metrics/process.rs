@@ -1,11 +1,14 @@
 //! Metrics of the process, under the usual names of exporters for Prometheus, and the version of the program.
 
-use std::sync::atomic::AtomicU64;
+use std::{fs, sync::atomic::AtomicU64};
 
-use procfs::process::{LimitValue, Process};
 use prometheus_client::{
     metrics::{counter::Counter, gauge::Gauge, info::Info},
     registry::Registry,
+};
+use rustix::{
+    param::{clock_ticks_per_second, page_size},
+    process::{Resource, getrlimit},
 };
 
 /// Metrics of the process, read from the system on demand.
@@ -53,31 +56,57 @@ impl ProcessMetrics {
 
     /// Reads the system's values. Missing values do not change.
     pub(crate) fn refresh(&self) {
-        let Ok(process) = Process::myself() else { return };
         let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        if let Ok(stat) = process.stat() {
-            self.resident.set(number(stat.rss.saturating_mul(procfs::page_size())));
-            self.virtual_memory.set(number(stat.vsize));
-            self.threads.set(stat.num_threads);
-            let ticks = procfs::ticks_per_second() as f64;
+        let read = |path| fs::read_to_string(path).ok();
+        if let Some(stat) = read("/proc/self/stat").and_then(|text| Stat::parse(&text)) {
+            self.resident.set(number(stat.resident_pages.saturating_mul(page_size() as u64)));
+            self.virtual_memory.set(number(stat.virtual_memory));
+            self.threads.set(number(stat.threads));
+            let ticks = clock_ticks_per_second() as f64;
             // Two that ask at the same time may count a tick twice, and never backwards.
-            let more = (stat.utime + stat.stime) as f64 / ticks - self.processor.get();
+            let more = stat.processor_ticks as f64 / ticks - self.processor.get();
             self.processor.inc_by(more.max(0.0));
-            if let Ok(boot) = procfs::boot_time_secs() {
-                self.start.set(boot as f64 + stat.starttime as f64 / ticks);
+            if let Some(boot) = read("/proc/stat").and_then(|text| boot_time(&text)) {
+                self.start.set(boot as f64 + stat.start_ticks as f64 / ticks);
             }
         }
-        if let Ok(count) = process.fd_count() {
-            self.descriptors.set(number(count as u64));
+        if let Ok(open) = fs::read_dir("/proc/self/fd") {
+            // One is that of the directory itself.
+            self.descriptors.set(number(open.count().saturating_sub(1) as u64));
         }
-        if let Ok(limits) = process.limits() {
-            let max = match limits.max_open_files.soft_limit {
-                LimitValue::Unlimited => u64::MAX,
-                LimitValue::Value(max) => max,
-            };
-            self.descriptors_max.set(number(max));
-        }
+        self.descriptors_max.set(number(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)));
     }
+}
+
+/// Fields of `/proc/self/stat` (proc_pid_stat(5)).
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    processor_ticks: u64,
+    threads: u64,
+    start_ticks: u64,
+    virtual_memory: u64,
+    resident_pages: u64,
+}
+
+impl Stat {
+    fn parse(text: &str) -> Option<Self> {
+        // The name of the program is field 2. It is in parentheses, and may have parentheses and spaces itself.
+        let (_, fields) = text.rsplit_once(')')?;
+        let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        Some(Self {
+            processor_ticks: field(14)? + field(15)?,
+            threads: field(20)?,
+            start_ticks: field(22)?,
+            virtual_memory: field(23)?,
+            resident_pages: field(24)?,
+        })
+    }
+}
+
+/// Start of the system in `/proc/stat`, in seconds since 1970.
+fn boot_time(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -88,6 +117,21 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn fields_are_found_behind_any_name() {
+        let rest = "S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 4 0 900 8192 3 99 0 0";
+        let expected =
+            Stat { processor_ticks: 200, threads: 4, start_ticks: 900, virtual_memory: 8_192, resident_pages: 3 };
+        for name in ["(edge)", "(a b)", "(a) S 7 (b)", "()"] {
+            assert_eq!(Stat::parse(&format!("42 {name} {rest}\n")).as_ref(), Some(&expected), "{name}");
+        }
+        for cut in ["", "42 (edge)", "42 (edge) S 1 2", "42 edge S"] {
+            assert_eq!(Stat::parse(cut), None, "{cut}");
+        }
+        assert_eq!(boot_time("cpu 1 2\nbtime 1700000000\nprocesses 5\n"), Some(1_700_000_000));
+        assert_eq!(boot_time("cpu 1 2\n"), None);
+    }
 
     #[test]
     fn figures_are_those_of_the_system() {
