@@ -12,6 +12,7 @@ mod failure;
 mod get;
 mod interrupt;
 mod lab;
+mod logging;
 mod masque;
 mod meter;
 mod perf;
@@ -29,10 +30,9 @@ mod trust;
 mod watch;
 mod why;
 
-use std::{io::IsTerminal, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
 
 /// QUIC that you can measure, tune and run on bad networks.
 #[derive(Debug, Parser)]
@@ -68,11 +68,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // What the verifier says, the error that ends the program says again.
-    let quiet = "warn,rustls_platform_verifier=off";
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(quiet));
-    let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
+    if let Err(failure) = logging::start() {
+        return failure.report();
+    }
     let result = match cli.command {
         #[cfg(target_os = "linux")]
         Command::Balance(args) => balance::run(args),

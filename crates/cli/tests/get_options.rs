@@ -313,3 +313,12 @@ fn the_least_rate_has_a_unit_that_is_understood() {
         assert!(output.status.code() == Some(2) && said.contains(expected), "{said}");
     }
 }
+
+#[test]
+fn a_filter_of_the_log_that_cannot_be_read_is_refused() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
+    let output = command.arg("version").env("RUST_LOG", "warn,tiderace_edge=loud").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{text}");
+    assert!(text.starts_with("error: RUST_LOG: `tiderace_edge=loud`: ") && text.contains("\nhint: "), "{text}");
+}
