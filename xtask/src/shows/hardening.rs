@@ -65,6 +65,7 @@ pub(super) fn field(fields: &BTreeMap<&str, f64>, name: &str) -> Result<f64> {
     fields.get(name).copied().with_context(|| format!("no `{name}`"))
 }
 
+/// Runs tests, with the features that `cargo test --workspace` builds them with: `-p` would build what they depend on once more.
 pub(super) fn test(context: &Context, name: &str, arguments: &[&str], after: &[&str]) -> Result<Ended> {
     let mut command = cargo(&context.root, ["test", "--locked", "--no-fail-fast"]);
     command.args(arguments).args(["--", "--nocapture"]).args(after);
@@ -83,7 +84,7 @@ struct Held {
 fn memory(context: &Context) -> Result<Vec<Row>> {
     let mut seen = Vec::new();
     for (name, package, target) in MEMORY {
-        let ended = test(context, name, &["-p", package, "--test", target], &[])?;
+        let ended = test(context, name, &["--workspace", "--test", target], &[])?;
         ensure!(ended.succeeded(), "{package}, {target}: {}", ended.reason());
         for (attack, fields) in lines(&ended.stdout, "attack: ") {
             // What is there without any attack is no attack.
@@ -144,7 +145,7 @@ fn decoding(context: &Context) -> Result<Vec<Row>> {
     let ended = test(
         context,
         "decoding",
-        &["-p", "tiderace-transport", "--test", "protocol"],
+        &["--workspace", "--test", "protocol"],
         &["the_work_of_decoding_follows"],
     )?;
     let mut rows = Vec::new();
@@ -176,7 +177,7 @@ fn rebinding(context: &Context) -> Result<Vec<Row>> {
     command.env("REBINDING_RELAY_RUNS", if context.long { "100" } else { "10" });
     let ended = context.commands.run("rebinding-relay", &mut command, LIMIT)?;
     rows.extend(stalls(&ended)?);
-    rows.push(binary(context, "pings", &["-p", "tiderace-transport", "--test", "protocol", "rebinding::"], LIMIT));
+    rows.push(binary(context, "pings", &["--workspace", "--test", "protocol", "rebinding::"], LIMIT));
     Ok(rows)
 }
 
@@ -203,7 +204,7 @@ fn stalls(ended: &Ended) -> Result<Vec<Row>> {
 }
 
 fn addresses(context: &Context) -> Result<Vec<Row>> {
-    let tests = |name, module| binary(context, name, &["-p", "tiderace-edge", "--test", "gateway", module], LIMIT);
+    let tests = |name, module| binary(context, name, &["--workspace", "--test", "gateway", module], LIMIT);
     Ok(vec![
         tests("edge-routing", "routing::"),
         tests("edge-security", "security::"),
@@ -214,7 +215,7 @@ fn addresses(context: &Context) -> Result<Vec<Row>> {
 }
 
 fn hostile_server(context: &Context) -> Result<Vec<Row>> {
-    Ok(vec![binary(context, "hostile-server", &["-p", "tiderace-client", "--test", "hostile"], LIMIT)])
+    Ok(vec![binary(context, "hostile-server", &["--workspace", "--test", "hostile"], LIMIT)])
 }
 
 fn flaky(context: &Context) -> Result<Vec<Row>> {
