@@ -23,29 +23,7 @@ use super::{
 const CONGESTION: [&str; 8] = ["newreno", "cubic", "bbr1", "bbr2", "bbr3", "bbr", "auto", "reno"];
 
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
-    if config.listen.0.is_empty() {
-        return Err(Fault::new(&[Key("listen")], "expected an address with a port, found none"));
-    }
-    for text in &config.listen.0 {
-        address(text).map_err(|error| {
-            Fault::new(&[Key("listen")], error.to_string())
-                .hint("`[::]:443` is every address of this machine, IPv4 included")
-        })?;
-    }
-    if let Some(text) = repeated(&config.listen).or_else(|| repeated(&config.redirect_from)) {
-        let key = if config.listen.0.contains(text) { "listen" } else { "redirect-from" };
-        return Err(Fault::new(&[Key(key)], format!("`{text}` is there twice")).hint("name each address once"));
-    }
-    for text in &config.redirect_from.0 {
-        let at = [Key("redirect-from")];
-        let parsed =
-            address(text).map_err(|error| Fault::new(&at, error.to_string()).hint("`[::]:80` is every address"))?;
-        if parsed.port() != 0 && config.listen.0.iter().any(|other| address(other) == Ok(parsed)) {
-            return Err(
-                Fault::new(&at, format!("`{text}` is served with TLS")).hint("plain HTTP has a port of its own: 80")
-            );
-        }
-    }
+    check_addresses(config)?;
     let has_signer = config.signer.is_some();
     if config.certificate.is_empty() != config.key.is_empty() && !(has_signer && config.key.is_empty()) {
         let (missing, given) = if config.key.is_empty() { ("key", "certificate") } else { ("certificate", "key") };
@@ -127,6 +105,34 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     }
     for (number, policy) in config.policies.iter().enumerate() {
         policy::check(number, policy, config)?;
+    }
+    Ok(())
+}
+
+/// Checks the addresses of clients, with TLS and without.
+fn check_addresses(config: &Config) -> Result<(), Fault> {
+    if config.listen.0.is_empty() {
+        return Err(Fault::new(&[Key("listen")], "expected an address with a port, found none"));
+    }
+    for text in &config.listen.0 {
+        address(text).map_err(|error| {
+            Fault::new(&[Key("listen")], error.to_string())
+                .hint("`[::]:443` is every address of this machine, IPv4 included")
+        })?;
+    }
+    if let Some(text) = repeated(&config.listen).or_else(|| repeated(&config.redirect_from)) {
+        let key = if config.listen.0.contains(text) { "listen" } else { "redirect-from" };
+        return Err(Fault::new(&[Key(key)], format!("`{text}` is there twice")).hint("name each address once"));
+    }
+    for text in &config.redirect_from.0 {
+        let at = [Key("redirect-from")];
+        let parsed =
+            address(text).map_err(|error| Fault::new(&at, error.to_string()).hint("`[::]:80` is every address"))?;
+        if parsed.port() != 0 && config.listen.0.iter().any(|other| address(other) == Ok(parsed)) {
+            return Err(
+                Fault::new(&at, format!("`{text}` is served with TLS")).hint("plain HTTP has a port of its own: 80")
+            );
+        }
     }
     Ok(())
 }
