@@ -20,7 +20,7 @@ use crate::{
     peer::Peer,
     session_route::SessionRoute,
     upstream::{
-        Failure,
+        Failure, Place,
         switch::{self, SwitchForm, SwitchRequest},
         tunnel,
     },
@@ -308,33 +308,8 @@ async fn respond(
     entry.record.back_end = Some(answer.back_end);
     entry.record.tries = answer.tries;
     let mut response = answer.response;
-    let bad_gateway = |entry: &mut Entry, why: &str| {
-        entry.end(Ending::Broken);
-        entry.record.error = Some(why.to_owned());
-        plain(StatusCode::BAD_GATEWAY).into()
-    };
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        let Some((asked, client)) = tunnel else {
-            // It agrees to what nobody has asked for.
-            return bad_gateway(entry, "the back end switched protocols unasked");
-        };
-        if !asked.is_answered_by(response.headers()) {
-            return bad_gateway(entry, "the back end switched to another protocol than was asked for");
-        }
-        let back_end = hyper::upgrade::on(&mut response);
-        fields::strip(response.headers_mut());
-        asked.answer(&mut response);
-        return match client {
-            tunnel::Client::Upgraded(client) => {
-                let tunnel = tunnel::Upgraded { client, back_end, place: answer.place, memory: peer.memory.clone() };
-                GatewayResponse::Tunnel(response.map(|_| body::full("")), tunnel)
-            }
-            tunnel::Client::Stream(client) => {
-                entry.set_tunnel();
-                let body = tunnel::carry_stream(*client, back_end, &peer.memory, answer.place);
-                response.map(|_| body).into()
-            }
-        };
+        return switched(response, tunnel, answer.place, &peer, entry);
     }
     if tunnel.is_some() && !response.status().is_success() {
         switch::strip_refusal(response.headers_mut());
@@ -353,6 +328,44 @@ async fn respond(
             body::with(body::paced(body, pace), answer.place)
         })
         .into()
+}
+
+/// Joins client and back end after the back end has switched to the protocol of the request.
+fn switched(
+    mut response: Response<AnyBody>,
+    tunnel: Option<(SwitchRequest, tunnel::Client)>,
+    place: Place,
+    peer: &Peer,
+    entry: &mut Entry,
+) -> GatewayResponse {
+    let Some((asked, client)) = tunnel else {
+        // It agrees to what nobody has asked for.
+        return bad_gateway(entry, "the back end switched protocols unasked");
+    };
+    if !asked.is_answered_by(response.headers()) {
+        return bad_gateway(entry, "the back end switched to another protocol than was asked for");
+    }
+    let back_end = hyper::upgrade::on(&mut response);
+    fields::strip(response.headers_mut());
+    asked.answer(&mut response);
+    match client {
+        tunnel::Client::Upgraded(client) => {
+            let tunnel = tunnel::Upgraded { client, back_end, place, memory: peer.memory.clone() };
+            GatewayResponse::Tunnel(response.map(|_| body::full("")), tunnel)
+        }
+        tunnel::Client::Stream(client) => {
+            entry.set_tunnel();
+            let body = tunnel::carry_stream(*client, back_end, &peer.memory, place);
+            response.map(|_| body).into()
+        }
+    }
+}
+
+/// Answers a request to which the back end's response does not belong.
+fn bad_gateway(entry: &mut Entry, why: &str) -> GatewayResponse {
+    entry.end(Ending::Broken);
+    entry.record.error = Some(why.to_owned());
+    plain(StatusCode::BAD_GATEWAY).into()
 }
 
 /// Answers a request that no back end has answered.

@@ -142,12 +142,7 @@ fn documented(context: &Context, seen: &[Held]) -> Result<Row> {
 }
 
 fn decoding(context: &Context) -> Result<Vec<Row>> {
-    let ended = test(
-        context,
-        "decoding",
-        &["--workspace", "--test", "protocol"],
-        &["the_work_of_decoding_follows"],
-    )?;
+    let ended = test(context, "decoding", &["--workspace", "--test", "protocol"], &["the_work_of_decoding_follows"])?;
     let mut rows = Vec::new();
     ensure!(ended.succeeded(), "{}", ended.reason());
     for (attack, fields) in lines(&ended.stdout, "attack: ") {

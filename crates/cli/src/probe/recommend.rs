@@ -2,7 +2,10 @@
 
 use serde::Serialize;
 
-use super::results::{DirectionResults, Results};
+use super::{
+    estimate::{loss::Loss, overload::Overload},
+    results::{DirectionResults, Results},
+};
 
 /// A recommendation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -27,125 +30,115 @@ const LOSS: f64 = 0.0005;
 /// Recommends settings for data in the direction of downloads, which the server sends. `None` when too little was measured.
 pub(super) fn recommend(results: &Results) -> Option<Advice> {
     let rtt = results.rtt.as_ref()?.value.smallest.value;
-    let down = &results.down;
-    let rate = down.rate.as_ref().map(|rate| &rate.value);
-    let advice = |settings: &[&'static str], network, reason, gain, unless, command| {
-        Some(Advice { settings: settings.to_vec(), network, reason, gain, unless, command })
-    };
+    let rate = results.down.rate.as_ref().map(|rate| &rate.value);
     if rtt < 1.0 {
-        let reason = format!("RTT {rtt:.2} ms");
-        let gain = "request p99 0.67 ms, as all others";
-        return advice(&[], "data centre, RTT below 1 ms", reason, gain, "", "tiderace lab run datacenter");
+        return Some(Advice {
+            settings: Vec::new(),
+            network: "data centre, RTT below 1 ms",
+            reason: format!("RTT {rtt:.2} ms"),
+            gain: "request p99 0.67 ms, as all others",
+            unless: "",
+            command: "tiderace lab run datacenter",
+        });
     }
     if let Some(found) = rate.filter(|found| found.policer_burst.is_some()) {
-        let reason = format!("packets above {:.1} Mbit/s are dropped without delay", found.rate.value / 1e6);
-        return advice(
-            &[],
-            "policed",
-            reason,
-            "10.9 Mbit/s; `auto` 11.3",
-            "one connection: `auto` is 4 % better",
-            "tiderace lab run policer",
-        );
+        return Some(Advice {
+            settings: Vec::new(),
+            network: "policed",
+            reason: format!("packets above {:.1} Mbit/s are dropped without delay", found.rate.value / 1e6),
+            gain: "10.9 Mbit/s; `auto` 11.3",
+            unless: "one connection: `auto` is 4 % better",
+            command: "tiderace lab run policer",
+        });
     }
     if let (Some(down), Some(up)) = (rate, results.up.rate.as_ref().map(|rate| &rate.value))
         && up.is_limited
         && down.rate.value > 50.0 * up.rate.value
     {
-        let reason = format!("{:.0} times faster down than up", down.rate.value / up.rate.value);
-        let settings = &["ack_frequency = \"adaptive\""];
-        return advice(settings, "slow return path", reason, "96 Mbit/s, not 57", "", "tiderace lab run asymmetric");
+        return Some(Advice {
+            settings: vec!["ack_frequency = \"adaptive\""],
+            network: "slow return path",
+            reason: format!("{:.0} times faster down than up", down.rate.value / up.rate.value),
+            gain: "96 Mbit/s, not 57",
+            unless: "",
+            command: "tiderace lab run asymmetric",
+        });
     }
     if let Some(spread) = [&results.up, &results.down].into_iter().find_map(heavy_tail) {
-        let reason = format!("one-way delay varies by {spread:.0} ms at p95");
-        let gain = "request p50 509 ms, not 758";
-        let settings = &["congestion = \"bbr3\""];
-        return advice(
-            settings,
-            "interactive requests, heavy-tailed RTT",
-            reason,
-            gain,
-            "`fec = \"auto\"`",
-            "tiderace lab run uber-india",
-        );
+        return Some(Advice {
+            settings: vec!["congestion = \"bbr3\""],
+            network: "interactive requests, heavy-tailed RTT",
+            reason: format!("one-way delay varies by {spread:.0} ms at p95"),
+            gain: "request p50 509 ms, not 758",
+            unless: "`fec = \"auto\"`",
+            command: "tiderace lab run uber-india",
+        });
     }
-    if let Some(loss) = down.loss.as_ref().map(|loss| &loss.value).filter(|loss| loss.share.low >= LOSS) {
-        let share = loss.share.value * 100.0;
-        if loss.is_bursty() {
-            let length = loss.burst.map_or(1.0, |burst| burst.value);
-            let reason = format!("{share:.2} % loss in bursts of {length:.1} without load");
-            let settings = &["congestion = \"bbr3\""];
-            return advice(
-                settings,
-                "Wi-Fi, losses in bursts",
-                reason,
-                "33 Mbit/s, not 13",
-                "many connections",
-                "tiderace lab run wifi",
-            );
-        }
-        let reason = format!("{share:.2} % loss without load");
-        let settings = &["congestion = \"auto\""];
-        return if rtt >= 200.0 {
-            advice(
-                settings,
-                "satellite, 1 % random loss",
-                reason,
-                "43 Mbit/s, not 0.7",
-                "",
-                "tiderace lab run satellite",
-            )
-        } else if loss.share.value >= 0.01 {
-            let command = "tiderace lab run mobile";
-            advice(settings, "mobile, 5 % random loss", reason, "17.6 Mbit/s, not 1.0", "losses in bursts", command)
-        } else {
-            let unless = "with many connections: unfair";
-            advice(
-                settings,
-                "broadband, 0.1 % random loss",
-                reason,
-                "94 Mbit/s, not 25",
-                unless,
-                "tiderace lab run production",
-            )
+    let loss = results.down.loss.as_ref().map(|loss| &loss.value).filter(|loss| loss.share.low >= LOSS);
+    match loss {
+        Some(loss) => Some(against_loss(loss, rtt)),
+        None => rate.filter(|found| found.is_limited).map(|found| against_queue(found, rtt)),
+    }
+}
+
+/// Settings for a path that loses packets without load.
+fn against_loss(loss: &Loss, rtt: f64) -> Advice {
+    let share = loss.share.value * 100.0;
+    if loss.is_bursty() {
+        let length = loss.burst.map_or(1.0, |burst| burst.value);
+        return Advice {
+            settings: vec!["congestion = \"bbr3\""],
+            network: "Wi-Fi, losses in bursts",
+            reason: format!("{share:.2} % loss in bursts of {length:.1} without load"),
+            gain: "33 Mbit/s, not 13",
+            unless: "many connections",
+            command: "tiderace lab run wifi",
         };
     }
-    let found = rate.filter(|found| found.is_limited)?;
+    let (network, gain, unless, command) = if rtt >= 200.0 {
+        ("satellite, 1 % random loss", "43 Mbit/s, not 0.7", "", "tiderace lab run satellite")
+    } else if loss.share.value >= 0.01 {
+        ("mobile, 5 % random loss", "17.6 Mbit/s, not 1.0", "losses in bursts", "tiderace lab run mobile")
+    } else {
+        let unless = "with many connections: unfair";
+        ("broadband, 0.1 % random loss", "94 Mbit/s, not 25", unless, "tiderace lab run production")
+    };
+    let reason = format!("{share:.2} % loss without load");
+    Advice { settings: vec!["congestion = \"auto\""], network, reason, gain, unless, command }
+}
+
+/// Settings for a path without such loss, by the queue in front of its bottleneck.
+fn against_queue(found: &Overload, rtt: f64) -> Advice {
     let ratio = found.queue_delay_ms / rtt;
-    let (settings, unless) = (&["congestion = \"auto\""], "with many connections: `bbr3`");
+    let settings = vec!["congestion = \"auto\""];
     if found.queue.is_some() && ratio >= 3.0 {
-        let reason = format!("the queue holds {:.0} ms, {ratio:.1} times the RTT", found.queue_delay_ms);
-        return advice(
+        return Advice {
             settings,
-            "deep buffer, few connections",
-            reason,
-            "RTT p95 54 ms, not 449",
-            unless,
-            "tiderace lab run bufferbloat",
-        );
+            network: "deep buffer, few connections",
+            reason: format!("the queue holds {:.0} ms, {ratio:.1} times the RTT", found.queue_delay_ms),
+            gain: "RTT p95 54 ms, not 449",
+            unless: "with many connections: `bbr3`",
+            command: "tiderace lab run bufferbloat",
+        };
     }
     if ratio <= 0.3 {
-        let reason = format!("the queue holds {:.1} ms, {ratio:.2} times the RTT", found.queue_delay_ms);
-        let command = "tiderace lab run bufferbloat --queue '0.25 BDP'";
-        return advice(
+        return Advice {
             settings,
-            "shallow buffer (0.25 BDP)",
-            reason,
-            "RTT p95 54 ms, not 63",
-            "behind policers",
-            command,
-        );
+            network: "shallow buffer (0.25 BDP)",
+            reason: format!("the queue holds {:.1} ms, {ratio:.2} times the RTT", found.queue_delay_ms),
+            gain: "RTT p95 54 ms, not 63",
+            unless: "behind policers",
+            command: "tiderace lab run bufferbloat --queue '0.25 BDP'",
+        };
     }
-    let reason = format!("no loss without load; the queue holds {:.0} ms", found.queue_delay_ms);
-    let command = "tiderace lab run production --loss '0 %'";
-    advice(
+    Advice {
         settings,
-        "broadband without loss",
-        reason,
-        "RTT p95 22 ms, not 40",
-        "with many connections: unfair",
-        command,
-    )
+        network: "broadband without loss",
+        reason: format!("no loss without load; the queue holds {:.0} ms", found.queue_delay_ms),
+        gain: "RTT p95 22 ms, not 40",
+        unless: "with many connections: unfair",
+        command: "tiderace lab run production --loss '0 %'",
+    }
 }
 
 /// Recommends repair for live datagrams, which do not wait for a retransmission.
@@ -178,7 +171,7 @@ fn heavy_tail(way: &DirectionResults) -> Option<f64> {
 mod tests {
     use super::{
         super::{
-            estimate::{Estimate, delay::RoundTrips, loss::Loss, overload::Overload},
+            estimate::{Estimate, delay::RoundTrips},
             results::{Cost, Measured},
         },
         *,

@@ -121,7 +121,7 @@ pub(crate) async fn keep(current: impl Fn() -> Acme, challenges: &Arc<Challenges
         }
         if let Ok(validity) = store::validity(&config) {
             let until = validity.until.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
-            metrics.certificate_until.set(until.cast_signed());
+            metrics.certificates.acme_until.set(until.cast_signed());
         }
         let Some(why) = due(&config, SystemTime::now()).filter(|_| not_before.is_none_or(|at| at <= Instant::now()))
         else {
@@ -131,7 +131,7 @@ pub(crate) async fn keep(current: impl Fn() -> Acme, challenges: &Arc<Challenges
         let ordered = tokio::time::timeout(PATIENCE, order::order(&config, challenges)).await;
         let outcome = ordered.unwrap_or_else(|_| Err(OrderError::Late(PATIENCE)));
         let reason = if outcome.is_ok() { "completed" } else { "failed" };
-        metrics.certificate_orders.get_or_create(&ReasonLabel { reason }).inc();
+        metrics.certificates.orders.get_or_create(&ReasonLabel { reason }).inc();
         match outcome {
             Ok(()) => {
                 tracing::info!("a certificate for {} has come", config.names.0.join(", "));

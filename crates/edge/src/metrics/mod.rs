@@ -10,6 +10,7 @@ macro_rules! figure {
 }
 
 mod back_ends;
+mod certificates;
 mod fallbacks;
 mod memory;
 mod paths;
@@ -24,6 +25,7 @@ mod upgrade;
 
 pub(crate) use self::{
     back_ends::{BackEndLabel, BackEndMetrics, BackEndReason, BackEndResult, NameResult},
+    certificates::{CertificateLabel, CertificateMetrics},
     fallbacks::FallbackMetrics,
     memory::MemoryMetrics,
     paths::{HandshakeLabels, PathMetrics, PolicyLabels, PolicyMetrics, Shown, handshake_kind},
@@ -79,12 +81,6 @@ pub(crate) struct FormLabels {
     pub(crate) form: &'static str,
 }
 
-/// A certificate: its file, or `acme`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct CertificateLabel {
-    pub(crate) certificate: String,
-}
-
 /// Source of a file's content.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct SourceLabel {
@@ -114,9 +110,7 @@ pub struct Metrics {
     pub(crate) streams: StreamMetrics,
     pub(crate) tunnels: TunnelMetrics,
     pub(crate) reloads: Family<ReasonLabel, Counter>,
-    pub(crate) certificate_orders: Family<ReasonLabel, Counter>,
-    pub(crate) certificate_until: Gauge,
-    pub(crate) certificate_days: Family<CertificateLabel, Gauge<f64, AtomicU64>>,
+    pub(crate) certificates: CertificateMetrics,
     pub(crate) paths: PathMetrics,
     pub(crate) policies: PolicyMetrics,
     pub(crate) fallbacks: FallbackMetrics,
@@ -198,24 +192,7 @@ impl Default for Metrics {
             streams: StreamMetrics::register(&mut registry),
             tunnels: TunnelMetrics::register(&mut registry),
             reloads: figure!(registry, "reloads", "Reloads, by result", Family::default()),
-            certificate_orders: figure!(
-                registry,
-                "acme_orders",
-                "Orders of ACME certificates, by result",
-                Family::default()
-            ),
-            certificate_until: figure!(
-                registry,
-                "acme_certificate_until_seconds",
-                "End of validity of the ACME certificate, in seconds since 1970",
-                Gauge::default()
-            ),
-            certificate_days: figure!(
-                registry,
-                "certificate_days",
-                "Days until a certificate chain expires; negative after that",
-                Family::default()
-            ),
+            certificates: CertificateMetrics::register(&mut registry),
             paths: PathMetrics::register(&mut registry),
             policies: PolicyMetrics::register(&mut registry),
             fallbacks: FallbackMetrics::register(&mut registry),

@@ -60,10 +60,10 @@ impl Process {
         }
         metrics.process.refresh();
         let generation = self.shared.current();
-        metrics.certificate_days.clear();
+        metrics.certificates.days.clear();
         for (certificate, end) in &generation.tls.ends {
             let days = (*end - crate::keys::now().cast_signed()) as f64 / 86_400.0;
-            metrics.certificate_days.get_or_create(&CertificateLabel { certificate: certificate.clone() }).set(days);
+            metrics.certificates.days.get_or_create(&CertificateLabel { certificate: certificate.clone() }).set(days);
         }
         metrics.requests.rate_limit_clients.clear();
         for (key, limit) in &generation.rates {
