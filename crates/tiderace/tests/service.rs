@@ -119,6 +119,28 @@ async fn many_requests_are_answered() {
 }
 
 #[tokio::test]
+async fn answers_leave_in_portions() {
+    const STREAMS: usize = 100;
+    let (server, _client, connection) = pair(Profile::default(), Echo::default()).await;
+    // A short round-trip time, so that pacing lets all answers leave at once.
+    for _ in 0..STREAMS {
+        ask(&connection, vec![0]).await;
+    }
+    let before = server.socket_stats().send_calls;
+    let mut asking = Vec::new();
+    for _ in 0..STREAMS {
+        let (send, recv) = connection.open_bi().await.unwrap();
+        send.write_last(Bytes::from_static(b"?")).await.unwrap();
+        asking.push(recv);
+    }
+    for recv in &mut asking {
+        assert_eq!(recv.read_to_end(100).await.unwrap(), b"?");
+    }
+    let calls = server.socket_stats().send_calls - before;
+    assert!(calls >= 5, "{STREAMS} answers in {calls} system calls");
+}
+
+#[tokio::test]
 async fn messages_larger_than_buffers_and_windows_pass() {
     let streams = StreamsConfig {
         send_buffer: 20_000,
