@@ -16,7 +16,7 @@ use crate::servers::{LIMIT, PATIENT, SHORT, certificate, control, frame, headers
 /// Code with which the proxy gives a tunnel up (RFC 9114 §8.1: `H3_CONNECT_ERROR`).
 const CONNECT_ERROR: u64 = 0x10f;
 
-/// What the proxy does to the stream of a tunnel after its answer.
+/// Action of the proxy on the stream of a tunnel after its answer.
 #[derive(Clone, Copy, Debug)]
 enum Afterwards {
     Wait,

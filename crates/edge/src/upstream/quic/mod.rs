@@ -90,7 +90,7 @@ struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     Waiting,
-    /// It takes long, and TCP answers.
+    /// Still no connection after the head start, while TCP answers.
     Late,
     Failed,
     Succeeded,
