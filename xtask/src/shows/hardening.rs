@@ -13,11 +13,8 @@ use super::{
 };
 
 /// Attacks that print what they have held, by package and test binary.
-const MEMORY: [(&str, &str, &str); 3] = [
-    ("attacks-transport", "tiderace-transport", "memory_attacks"),
-    ("attacks-edge", "tiderace-edge", "attacks"),
-    ("attacks-client", "tiderace-client", "hostile"),
-];
+const MEMORY: [(&str, &str, &str); 2] =
+    [("attacks-transport", "tiderace-transport", "memory_attacks"), ("attacks-edge", "tiderace-edge", "attacks")];
 const LIMIT: Duration = Duration::from_secs(3_600);
 
 /// The cases in their order: those that need a machine for themselves come last.
@@ -65,7 +62,8 @@ pub(super) fn field(fields: &BTreeMap<&str, f64>, name: &str) -> Result<f64> {
     fields.get(name).copied().with_context(|| format!("no `{name}`"))
 }
 
-/// Runs tests, with the features that `cargo test --workspace` builds them with: `-p` would build what they depend on once more.
+/// Runs the tests that `arguments` choose. With `--workspace` they are those that `cargo test` has built; `-p` chooses other features, and
+/// builds what they depend on once more.
 pub(super) fn test(context: &Context, name: &str, arguments: &[&str], after: &[&str]) -> Result<Ended> {
     let mut command = cargo(&context.root, ["test", "--locked", "--no-fail-fast"]);
     command.args(arguments).args(["--", "--nocapture"]).args(after);
@@ -86,6 +84,7 @@ fn memory(context: &Context) -> Result<Vec<Row>> {
     for (name, package, target) in MEMORY {
         let ended = test(context, name, &["--workspace", "--test", target], &[])?;
         ensure!(ended.succeeded(), "{package}, {target}: {}", ended.reason());
+        let before = seen.len();
         for (attack, fields) in lines(&ended.stdout, "attack: ") {
             // What is there without any attack is no attack.
             if attack == "nothing" {
@@ -94,6 +93,7 @@ fn memory(context: &Context) -> Result<Vec<Row>> {
             let (Ok(budget), Ok(heap)) = (field(&fields, "budget"), field(&fields, "heap")) else { continue };
             seen.push(Held { attack: attack.to_owned(), package, budget, heap });
         }
+        ensure!(seen.len() > before, "{package}, {target}: no attack was measured: {}", ended.reason());
     }
     let row = |held: &Held| {
         let row = Row::new(format!("heap / budget: {}", held.attack), held.heap / held.budget, "", Target::AtMost(2.0));
