@@ -73,6 +73,8 @@ pub(crate) struct Generation {
     keys: Option<Vec<RingKey>>,
     /// The register of early data, when it is not the one before.
     register: Option<Arc<dyn StrikeRegister>>,
+    /// Connection to the signer that has the keys of the certificates.
+    signer: Option<Arc<Link>>,
 }
 
 /// Handler of a route.
@@ -279,6 +281,7 @@ impl Generation {
             captures: persistent.captures.clone(),
             keys,
             register,
+            signer,
             config,
         })
     }
@@ -331,10 +334,14 @@ impl Generation {
         if self.trusted.trusts(address) { usize::MAX } else { self.config.limits.connections_per_address }
     }
 
-    /// Says in the metrics that no signer is asked, where that is so.
-    fn note_signer(&self, metrics: &Metrics) {
-        if self.config.signer.is_none() {
-            metrics.signatures.set_none();
+    /// Makes the metrics those of this generation's signer, which takes the place of the one `before`.
+    fn note_signer(&self, before: Option<&Self>, metrics: &Metrics) {
+        if let Some(link) = before.and_then(|before| before.signer.as_ref()) {
+            link.set_in_use(false);
+        }
+        match &self.signer {
+            Some(link) => link.set_in_use(true),
+            None => metrics.signatures.set_none(),
         }
     }
 
@@ -359,7 +366,7 @@ impl Shared {
     pub(crate) fn new(first: Generation, metrics: Arc<Metrics>, persistent: PersistentState) -> Self {
         metrics.generation.set(first.number.cast_signed());
         first.hand_over(&persistent);
-        first.note_signer(&metrics);
+        first.note_signer(None, &metrics);
         let generations = watch::Sender::new(first.number);
         Self {
             metrics,
@@ -414,7 +421,7 @@ impl Shared {
     /// From here on, everything new is under `next`.
     pub(crate) fn replace(&self, next: Generation) -> Arc<Generation> {
         next.hand_over(&self.persistent);
-        next.note_signer(&self.metrics);
+        next.note_signer(Some(&self.current()), &self.metrics);
         let next = Arc::new(next);
         self.metrics.generation.set(next.number.cast_signed());
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = next.clone();

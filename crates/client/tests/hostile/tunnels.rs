@@ -1,6 +1,6 @@
 //! A proxy that gives no tunnel, or one that breaks off: each failure has its variant.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -105,7 +105,6 @@ async fn silence_is_told_apart_from_an_unreachable_proxy() {
     let error = read(&client(at, Timeouts { connect: SHORT, ..PATIENT })).await.unwrap_err();
     let is_connection = matches!(error, ProxyError::Connection(FetchError::TimedOut { limit, .. }) if limit == SHORT);
     assert!(is_connection, "{error:?}");
-    assert!(SHORT < Duration::from_secs(1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

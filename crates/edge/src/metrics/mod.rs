@@ -32,7 +32,7 @@ pub(crate) use self::{
     process::ProcessMetrics,
     quic::QuicMetrics,
     requests::{AuthenticationLabels, DirectionLabels, LimitLabel, RequestLabels, RequestMetrics},
-    signatures::SignatureMetrics,
+    signatures::{LinkState, SignatureMetrics},
     streams::StreamMetrics,
     tunnels::{DropLabels, KindReasonLabels, TunnelCounters, TunnelKind, TunnelMetrics},
     upgrade::{ProcessLabel, UpgradeMetrics},

@@ -1,6 +1,9 @@
 //! Metrics of signatures that another machine makes.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -56,13 +59,75 @@ impl SignatureMetrics {
         self.signatures.get_or_create(&SignatureLabels { reason, by }).inc();
     }
 
-    /// Notes whether there is a connection.
-    pub(crate) fn set_up(&self, is_up: bool) {
-        self.up.set(is_up.into());
+    /// State of a link, which the gauge does not have yet.
+    pub(crate) fn link_state(&self) -> Arc<LinkState> {
+        Arc::new(LinkState { gauge: self.up.clone(), state: Mutex::default() })
     }
 
     /// Notes that there is no signer.
     pub(crate) fn set_none(&self) {
         self.up.set(-1);
+    }
+}
+
+/// Whether a link is connected. The gauge has the state of the link in use alone: one of a reload that failed, and one that only old
+/// handshakes still use, leave it as it is.
+#[derive(Debug)]
+pub(crate) struct LinkState {
+    gauge: Gauge,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_up: bool,
+    is_in_use: bool,
+}
+
+impl LinkState {
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut state);
+        if state.is_in_use {
+            self.gauge.set(state.is_up.into());
+        }
+    }
+
+    /// Notes whether there is a connection.
+    pub(crate) fn set_up(&self, is_up: bool) {
+        self.change(|state| state.is_up = is_up);
+    }
+
+    /// Notes whether new handshakes use the link.
+    pub(crate) fn set_in_use(&self, is_in_use: bool) {
+        self.change(|state| state.is_in_use = is_in_use);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gauge_has_the_state_of_the_link_in_use() {
+        let metrics = SignatureMetrics::register(&mut Registry::default());
+        assert_eq!(metrics.up.get(), -1);
+        let (first, failed, second) = (metrics.link_state(), metrics.link_state(), metrics.link_state());
+        first.set_in_use(true);
+        assert_eq!(metrics.up.get(), 0);
+        first.set_up(true);
+        // A reload that fails connects, too, and ends.
+        failed.set_up(true);
+        first.set_up(false);
+        assert_eq!(metrics.up.get(), 0);
+        second.set_up(true);
+        first.set_in_use(false);
+        second.set_in_use(true);
+        first.set_up(false);
+        assert_eq!(metrics.up.get(), 1);
+        second.set_in_use(false);
+        metrics.set_none();
+        second.set_up(false);
+        assert_eq!(metrics.up.get(), -1);
     }
 }

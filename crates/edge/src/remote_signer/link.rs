@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     certificate::{self, provider},
-    metrics::SignatureMetrics,
+    metrics::{LinkState, SignatureMetrics},
     trust::{Trust, store},
 };
 
@@ -109,6 +109,7 @@ pub(crate) struct Link {
     open: AtomicUsize,
     most: usize,
     metrics: SignatureMetrics,
+    state: Arc<LinkState>,
 }
 
 impl Link {
@@ -120,17 +121,23 @@ impl Link {
         let settings = Settings::read(config)?;
         let (jobs, received) = mpsc::unbounded_channel();
         let time_limit = settings.time_limit;
-        let of_thread = Connection { settings, metrics: metrics.clone(), told: None };
+        let state = metrics.link_state();
+        let of_thread = Connection { settings, state: state.clone(), told: None };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(SignerLinkError::Thread)?;
         let thread = std::thread::Builder::new().name("signer".to_owned());
         thread.spawn(move || runtime.block_on(of_thread.run(received))).map_err(SignerLinkError::Thread)?;
         let (open, most, metrics) = (AtomicUsize::new(0), config.waiting, metrics.clone());
-        Ok(Arc::new(Self { jobs, time_limit, open, most, metrics }))
+        Ok(Arc::new(Self { jobs, time_limit, open, most, metrics, state }))
     }
 
     pub(crate) fn metrics(&self) -> &SignatureMetrics {
         &self.metrics
+    }
+
+    /// Notes whether new handshakes use the link, which is the one that `signer_up` is about.
+    pub(crate) fn set_in_use(&self, is_in_use: bool) {
+        self.state.set_in_use(is_in_use);
     }
 
     /// Asks for a signature, and blocks until it is there.
@@ -235,7 +242,7 @@ fn cause(address: &str, error: io::Error) -> SignerError {
 /// Task that keeps the connection.
 struct Connection {
     settings: Settings,
-    metrics: SignatureMetrics,
+    state: Arc<LinkState>,
     /// Error that the log has, so that each is there once.
     told: Option<String>,
 }
@@ -280,7 +287,7 @@ impl Connection {
     }
 
     fn tell_up(&mut self, at: usize) {
-        self.metrics.set_up(true);
+        self.state.set_up(true);
         let address = &self.settings.addresses[at];
         if self.told.take().is_some() {
             tracing::warn!("the signer at {address} is there again");
@@ -290,7 +297,7 @@ impl Connection {
     }
 
     fn tell(&mut self, error: &SignerError) {
-        self.metrics.set_up(false);
+        self.state.set_up(false);
         let text = error.to_string();
         if self.told.as_ref() != Some(&text) {
             tracing::error!("{text}\nhint: {}", error.hint());
