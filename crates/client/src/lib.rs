@@ -11,7 +11,8 @@
 //! - [`probe`]: tests whether a UDP port answers at all;
 //! - `link`: sends the request over the connection, within [`Timeouts`];
 //! - [`alt_svc`]: reads the field that advertises HTTP/3; `report` reports the cause of a fall-back to origins that ask for it;
-//! - `upkeep`: sends NAT keep-alives ([`keep_alive`] measures their interval), and migrates when this host's address changes;
+//! - `upkeep`: sends NAT keep-alives ([`keep_alive`] measures their interval), and migrates when this host's address changes
+//!   (`network_changes`: the system says so) or when only another network leads to the server (`roaming`);
 //! - `closing`: closes connections at the end of the program.
 //!
 //! [`proxy`] is an HTTP proxy for local programs, [`private`] is for protocols other than HTTP, [`masque`] opens tunnels through a proxy. `error` has the causes of
@@ -40,6 +41,7 @@ mod link;
 mod local;
 pub mod masque;
 pub mod memory;
+mod network_changes;
 mod packets;
 mod pool;
 pub mod private;
@@ -48,6 +50,7 @@ pub mod proxy;
 pub mod race;
 mod report;
 pub mod resolve;
+mod roaming;
 mod service;
 mod settings;
 mod setup_error;
@@ -59,9 +62,11 @@ mod upkeep;
 pub use error::{Cause, FetchError};
 pub use fetch::{Client, Fetched, Route};
 pub use local::LocalAddress;
+pub use network_changes::NetworkChanges;
 pub use packets::{PacketKeys, PacketTap};
 pub use race::{Leg, Verdict};
 pub use resolve::KnownAddresses;
+pub use roaming::OtherNetworks;
 pub use service::Evidence;
 pub use settings::{Settings, TcpObserver, TcpVersions, Watch};
 pub use setup_error::{TicketsError, TrustError, UrlError};

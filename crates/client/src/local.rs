@@ -6,18 +6,42 @@ use std::{
 };
 
 /// Source of this host's address on the route to another host; the default asks the system.
-#[derive(Clone)]
-pub struct LocalAddress(pub Arc<dyn Fn(SocketAddr) -> Option<IpAddr> + Send + Sync>);
+///
+/// A program that gives its own source tells open connections of changes by [`NetworkChanges`](crate::NetworkChanges); they look twice
+/// a second otherwise.
+///
+/// ```
+/// use tiderace_client::{LocalAddress, Settings};
+///
+/// // All connections from one address.
+/// let fixed = LocalAddress::new(|_remote| Some([192, 0, 2, 7].into()));
+/// let settings = Settings { local_address: fixed, ..Settings::default() };
+/// # drop(settings);
+/// ```
+#[derive(Clone, Default)]
+pub struct LocalAddress(Option<Arc<Source>>);
 
-impl std::fmt::Debug for LocalAddress {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LocalAddress").finish_non_exhaustive()
+type Source = dyn Fn(SocketAddr) -> Option<IpAddr> + Send + Sync;
+
+impl LocalAddress {
+    /// Source that is asked in place of the system.
+    pub fn new(source: impl Fn(SocketAddr) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(source)))
+    }
+
+    /// This host's address on the route to `remote`. `None` without a route.
+    pub(crate) fn towards(&self, remote: SocketAddr) -> Option<IpAddr> {
+        self.0.as_ref().map_or_else(|| local_address(remote), |source| source(remote))
+    }
+
+    pub(crate) fn is_of_system(&self) -> bool {
+        self.0.is_none()
     }
 }
 
-impl Default for LocalAddress {
-    fn default() -> Self {
-        Self(Arc::new(local_address))
+impl std::fmt::Debug for LocalAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LocalAddress").field("is_of_system", &self.is_of_system()).finish_non_exhaustive()
     }
 }
 

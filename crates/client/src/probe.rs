@@ -16,6 +16,8 @@
 
 use std::{io, net::SocketAddr};
 
+use crate::local;
+
 /// RFC 9000 §15: a version of the pattern 0x?a?a?a?a is never spoken.
 const VERSION: u32 = 0x5a6a_7a8a;
 /// RFC 9000 §14.1: servers pass over smaller ones.
@@ -72,9 +74,17 @@ impl Prober {
     /// # Errors
     /// When the system has no socket, or no random numbers.
     pub async fn new(remote: SocketAddr) -> Result<Self, ProbeError> {
-        let any: SocketAddr = if remote.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
-        let socket = tokio::net::UdpSocket::bind(any).await?;
-        socket.connect(remote).await?;
+        Self::on(std::net::UdpSocket::bind(local::any(remote))?, remote)
+    }
+
+    /// For questions to `remote` from this socket, which [`new`](Self::new) would choose itself. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When the socket has no route to `remote`, or the system no random numbers.
+    pub fn on(socket: std::net::UdpSocket, remote: SocketAddr) -> Result<Self, ProbeError> {
+        socket.connect(remote)?;
+        socket.set_nonblocking(true)?;
+        let socket = tokio::net::UdpSocket::from_std(socket)?;
         let mut id = [0; 8];
         aws_lc_rs::rand::fill(&mut id).map_err(|_| ProbeError::NoRandomness)?;
         Ok(Self { socket, id })

@@ -9,9 +9,11 @@ use tokio::net::TcpStream;
 
 use crate::{
     local::LocalAddress,
+    network_changes::NetworkChanges,
     packets::PacketKeys,
     race::Plan,
     resolve::{KnownAddresses, RECORD_DELAY},
+    roaming::OtherNetworks,
     timeouts::Timeouts,
     tls::Trust,
 };
@@ -44,6 +46,10 @@ pub struct Settings {
     pub memory: ProcessBudget,
     /// Source of this host's address: when it changes, open connections migrate.
     pub local_address: LocalAddress,
+    /// Notices that addresses or routes of this host have changed, upon which connections ask `local_address` at once.
+    pub network_changes: NetworkChanges,
+    /// Whether connections use networks that the system has not chosen.
+    pub other_networks: OtherNetworks,
     /// Versions of HTTP that are offered over TCP.
     pub tcp_versions: TcpVersions,
     /// Addresses of hosts and ports that are not looked up. There is no HTTPS record for them.
@@ -134,6 +140,8 @@ impl Default for Settings {
             timeouts: Timeouts::default(),
             memory: ProcessBudget::default(),
             local_address: LocalAddress::default(),
+            network_changes: NetworkChanges::default(),
+            other_networks: OtherNetworks::default(),
             tcp_versions: TcpVersions::default(),
             addresses: Vec::new(),
             key_log: false,

@@ -14,11 +14,15 @@ use crate::{
     keep_alive::{Mapping, Mappings, Outcome},
     local::LocalAddress,
     memory::Network,
+    network_changes::NetworkChanges,
+    roaming::{OtherNetworks, Roaming},
     settings::Settings,
 };
 
-/// Interval between checks of this host's address. A check costs a system call or two, and no packet.
+/// Interval between checks of a connection. A check costs a system call or two, and no packet.
 const LOOK: Duration = Duration::from_millis(500);
+/// Interval where the system tells of changes, and nothing else needs the checks: the processor of a phone may rest.
+const RARE_LOOK: Duration = Duration::from_secs(30);
 /// Time limit of a probe.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -26,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 #[derive(Clone, Default)]
 pub(crate) struct Upkeep {
     pub(crate) address: LocalAddress,
+    pub(crate) changes: NetworkChanges,
+    pub(crate) other_networks: OtherNetworks,
     /// Store of NAT mappings. `None`: an unused connection ends by its idle timeout.
     pub(crate) mappings: Option<Arc<Mutex<Mappings>>>,
     /// The idle timeout of this end; zero for none.
@@ -45,6 +51,8 @@ impl Upkeep {
     pub(crate) fn new(settings: &Settings) -> Self {
         Self {
             address: settings.local_address.clone(),
+            changes: settings.network_changes.clone(),
+            other_networks: settings.other_networks,
             mappings: settings.keep_alive.map(|first| Arc::new(Mutex::new(Mappings::beginning_with(first)))),
             idle_timeout: settings.idle_timeout,
         }
@@ -64,7 +72,9 @@ impl Upkeep {
 
     async fn run(&self, endpoint: &Endpoint, connection: &Connection) {
         let Some(remote) = connection.remote_address() else { return };
-        let mut address = (self.address.0)(remote);
+        let mut changes = self.changes.subscribe();
+        let mut address = self.address.towards(remote);
+        let mut roaming = (self.other_networks == OtherNetworks::OnSilence).then(|| Roaming::new(connection, remote));
         let mut seen = activity(connection);
         let mut since = Instant::now();
         loop {
@@ -73,12 +83,24 @@ impl Upkeep {
             let due = silence.map(|silence| (since + silence).saturating_duration_since(Instant::now()));
             tokio::select! {
                 _ = connection.closed() => return,
-                () = tokio::time::sleep(due.unwrap_or(LOOK).min(LOOK)) => {}
+                // The source of notices is here, so that it does not end.
+                _ = changes.changed() => {}
+                () = tokio::time::sleep(due.unwrap_or(RARE_LOOK).min(self.interval())) => {}
             }
-            let found = (self.address.0)(remote);
+            let found = self.address.towards(remote);
             if let Some(new) = found.filter(|_| found != address) {
                 address = found;
                 move_to(endpoint, new);
+                since = Instant::now();
+                if let Some(roaming) = &mut roaming {
+                    roaming.came_home(connection);
+                }
+                continue;
+            }
+            if let Some(roaming) = &mut roaming
+                && let Some(socket) = roaming.look(connection, address).await
+            {
+                continue_on(endpoint, socket);
                 since = Instant::now();
                 continue;
             }
@@ -92,6 +114,15 @@ impl Upkeep {
                 (seen, since) = (activity(connection), Instant::now());
             }
         }
+    }
+
+    /// Interval between checks. Silences are measured by them, those of mappings and those of paths.
+    fn interval(&self) -> Duration {
+        let is_rare = self.mappings.is_none()
+            && self.other_networks == OtherNetworks::Never
+            && self.changes.come_from_system()
+            && self.address.is_of_system();
+        if is_rare { RARE_LOOK } else { LOOK }
     }
 
     /// The next silence in a network.
@@ -138,12 +169,16 @@ impl Upkeep {
 
 /// Continues from another address.
 fn move_to(endpoint: &Endpoint, address: IpAddr) {
-    let moved = UdpSocket::bind((address, 0)).and_then(|socket| endpoint.rebind(socket));
-    match moved {
-        Ok(()) => tracing::debug!("this host is at {address} from here on: the connection moves"),
-        Err(error) => {
-            tracing::debug!("this host is at {address} from here on, and the connection cannot move: {error}")
-        }
+    tracing::debug!("this host is at {address} from here on");
+    match UdpSocket::bind((address, 0)) {
+        Ok(socket) => continue_on(endpoint, socket),
+        Err(error) => tracing::debug!("the connection cannot move to {address}: {error}"),
+    }
+}
+
+fn continue_on(endpoint: &Endpoint, socket: UdpSocket) {
+    if let Err(error) = endpoint.rebind(socket) {
+        tracing::debug!("the connection cannot move: {error}");
     }
 }
 

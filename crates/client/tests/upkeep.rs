@@ -141,7 +141,7 @@ async fn connections_move_with_their_host() {
         Some(if looks.load(Ordering::SeqCst) { [127, 0, 0, 9].into() } else { [127, 0, 0, 1].into() })
     };
     let settings =
-        Settings { trust, local_address: LocalAddress(Arc::new(address)), head_start: LIMIT, ..Settings::default() };
+        Settings { trust, local_address: LocalAddress::new(address), head_start: LIMIT, ..Settings::default() };
     let client = Client::with(&settings).unwrap();
     let route = Route::default();
     assert_eq!(ask(&client, server, &route).await, (false, "127.0.0.1".to_owned()));

@@ -412,6 +412,16 @@ impl Connection {
         Ok(())
     }
 
+    /// Returns whether this client may move to another address now: [`Endpoint::rebind`](crate::Endpoint::rebind) ends a connection that
+    /// may not.
+    ///
+    /// # Errors
+    /// See [`MigrateError`]; [`MigrateError::NotEstablished`] also when the connection has ended.
+    pub fn may_migrate(&self) -> Result<(), MigrateError> {
+        let state = self.held.shared.lock();
+        state.endpoint.connection(self.held.handle).ok_or(MigrateError::NotEstablished)?.may_migrate()
+    }
+
     /// Sends a PING, to find out whether the peer is reachable. Without effect once the connection has ended.
     pub fn ping(&self) {
         let mut state = self.held.shared.lock();

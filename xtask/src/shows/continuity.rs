@@ -27,7 +27,51 @@ pub(crate) fn cases() -> Vec<Case> {
             "three machines behind two load balancers: added, drained, killed; the cost of a datagram",
             machines,
         ),
+        case(
+            "handover",
+            "a client between two networks: announced, silent, flapping; 20 of each with --long, 5 without",
+            handover,
+        ),
     ]
+}
+
+/// Downloads through namespaces whose networks change in the middle.
+fn handover(context: &Context) -> Result<Vec<Row>> {
+    let runs = if context.long { "20" } else { "5" };
+    let mut command =
+        cargo(&context.root, ["test", "--locked", "--workspace", "--test", "handover", "--", "--nocapture"]);
+    command.env("HANDOVERS", runs);
+    let ended = context.commands.run("continuity-handover", &mut command, Duration::from_secs(3_600))?;
+    ensure!(ended.succeeded(), "{}", ended.reason());
+    let mut rows = Vec::new();
+    for (kind, target) in [
+        ("announced", 1_000.0),
+        ("announced, back", 1_000.0),
+        ("flapping", 1_000.0),
+        ("idle", 1_000.0),
+        ("silent", 3_000.0),
+    ] {
+        let mut gaps = gaps(&ended.stdout, kind);
+        ensure!(!gaps.is_empty(), "no handover, {kind}: {}", ended.reason());
+        gaps.sort_by(f64::total_cmp);
+        let p95 = gaps[(gaps.len() * 95).div_ceil(100) - 1];
+        rows.push(Row::new(format!("time without a byte, p95: {kind}"), p95, "ms", Target::AtMost(target)).detail(
+            format!(
+                "{} downloads of 800 kB/s, every byte checked; median {:.0}, most {:.0}; {}",
+                gaps.len(),
+                gaps[gaps.len() / 2],
+                gaps[gaps.len() - 1],
+                load()
+            ),
+        ));
+    }
+    Ok(rows)
+}
+
+/// Values of the lines `handover: KIND | gap MILLISECONDS`.
+fn gaps(stdout: &str, kind: &str) -> Vec<f64> {
+    let start = format!("handover: {kind} | gap ");
+    stdout.lines().filter_map(|line| line.split_once(&start)?.1.trim().parse().ok()).collect()
 }
 
 fn test(context: &Context, name: &str, filter: &str, settings: &[(&str, &str)]) -> Result<Ended> {

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::Args as Group;
-use client::{Client, FetchError, KnownAddresses, Pace, Settings, TcpVersions, Timeouts, Trust, Watch};
+use client::{Client, FetchError, KnownAddresses, OtherNetworks, Pace, Settings, TcpVersions, Timeouts, Trust, Watch};
 use tiderace::units::BytesPerMinute;
 
 use crate::failure::Failure;
@@ -34,6 +34,12 @@ pub(crate) struct SharedArgs {
     /// The default is 1024 for `get`, and one byte in five minutes for `proxy`.
     #[arg(long, value_name = "SIZE", help_heading = CONNECTION)]
     slowest: Option<BytesPerMinute>,
+    /// Continue over another network of this host when the server answers there and not over the system's choice (Linux)
+    ///
+    /// After a second of silence the server is asked over every interface. Packets then leave outside of a VPN, and over interfaces that
+    /// may cost money. The connection returns when the server answers over the system's choice again.
+    #[arg(long, help_heading = CONNECTION)]
+    other_networks: bool,
 }
 
 /// Heading of the options about connections.
@@ -86,6 +92,7 @@ impl SharedArgs {
             early_data: !self.no_early_data,
             tickets: self.tickets.clone(),
             keep_alive: options.keep_alive,
+            other_networks: if self.other_networks { OtherNetworks::OnSilence } else { OtherNetworks::Never },
             timeouts,
             tcp_versions: options.tcp_versions,
             addresses: options.addresses,

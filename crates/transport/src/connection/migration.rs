@@ -187,12 +187,11 @@ impl Connection {
         }
     }
 
-    /// Moves this client to another address of its host: validates the path, and changes over when it works. The outcome
-    /// is [`Event::Migrated`] or [`Event::MigrationFailed`].
+    /// Returns whether this client may move to another address, at this time.
     ///
     /// # Errors
     /// See [`MigrateError`].
-    pub fn migrate(&mut self, now: Instant, local: IpAddr) -> Result<(), MigrateError> {
+    pub fn may_migrate(&self) -> Result<(), MigrateError> {
         if self.side == Side::Server {
             return Err(MigrateError::NotClient);
         }
@@ -200,7 +199,16 @@ impl Connection {
         if !self.packets.sources.handshake.is_confirmed() || !self.lifecycle.is_open() {
             return Err(MigrateError::NotEstablished);
         }
-        may_leave(&self.peer, &self.paths, &self.packets.identity.remote_ids)?;
+        may_leave(&self.peer, &self.paths, &self.packets.identity.remote_ids)
+    }
+
+    /// Moves this client to another address of its host: validates the path, and changes over when it works. The outcome
+    /// is [`Event::Migrated`] or [`Event::MigrationFailed`].
+    ///
+    /// # Errors
+    /// See [`MigrateError`].
+    pub fn migrate(&mut self, now: Instant, local: IpAddr) -> Result<(), MigrateError> {
+        self.may_migrate()?;
         let remote = self.paths.active().remote;
         self.restart_moves(now);
         self.head_for(now, remote, Some(local))?;

@@ -1,0 +1,226 @@
+//! Change to another network of this host when the path is silent, and back when it is not any more.
+//!
+//! The system chooses the network by its routes, and goes on to choose one whose router is reachable and leads nowhere. A connection
+//! finds out by silence. Before it changes, the server has to answer a [probe](crate::probe) over the other network and none over
+//! the network in use: where nobody answers, the server is gone, and where both answer, the network is not to blame.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, UdpSocket},
+    time::{Duration, Instant},
+};
+
+use tiderace::Connection;
+use tokio::{task::JoinSet, time::timeout};
+
+use crate::{local, probe::Prober};
+
+/// Whether connections use networks that the system has not chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OtherNetworks {
+    /// The routes of the system decide alone. A packet leaves through the VPN where there is one.
+    #[default]
+    Never,
+    /// A connection that hears nothing for a second, and for three round trips, although it sends, asks its server over every other
+    /// interface with an address of the family. When it is answered there, and not over its own path, it migrates. It returns when the
+    /// server answers over the system's choice again, which is asked every ten seconds.
+    ///
+    /// Works on Linux; other systems have no interface for it here, and the setting is without effect.
+    OnSilence,
+}
+
+/// Silence after which the path is in doubt, at least.
+const SILENCE: Duration = Duration::from_secs(1);
+/// Round trips of silence after which it is, at least.
+const ROUND_TRIPS: u32 = 3;
+/// Datagrams without an answer that make a silence.
+const UNANSWERED: u64 = 2;
+/// Time after a search without a result.
+const PAUSE: Duration = Duration::from_secs(5);
+/// Time between questions over the system's choice while another network is in use.
+const RETURN: Duration = Duration::from_secs(10);
+/// Time that answers over the path in use have after the first over another one, at least.
+const GRACE: Duration = Duration::from_millis(200);
+
+/// Silence of a path, by the counters of its connection.
+#[derive(Debug)]
+struct Silence {
+    received: u64,
+    /// Datagrams sent when the last one was received.
+    sent: u64,
+    since: Instant,
+}
+
+impl Silence {
+    fn new(now: Instant, (sent, received): (u64, u64)) -> Self {
+        Self { received, sent, since: now }
+    }
+
+    /// Takes in the counters; returns whether the path is silent.
+    fn look(&mut self, now: Instant, (sent, received): (u64, u64), rtt: Duration) -> bool {
+        if received != self.received {
+            *self = Self::new(now, (sent, received));
+        }
+        let patience = SILENCE.max(rtt * ROUND_TRIPS);
+        sent.saturating_sub(self.sent) >= UNANSWERED && now.saturating_duration_since(self.since) >= patience
+    }
+}
+
+/// A network of this host: the address on an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Network {
+    device: String,
+    address: IpAddr,
+}
+
+impl Network {
+    /// A socket whose packets leave by this interface.
+    fn socket(&self) -> io::Result<UdpSocket> {
+        let socket = socket2::Socket::new(
+            socket2::Domain::for_address((self.address, 0).into()),
+            socket2::Type::DGRAM,
+            Some(socket2::Protocol::UDP),
+        )?;
+        bind_device(&socket, &self.device)?;
+        socket.bind(&SocketAddr::from((self.address, 0)).into())?;
+        Ok(socket.into())
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn bind_device(socket: &socket2::Socket, device: &str) -> io::Result<()> {
+    socket.bind_device(Some(device.as_bytes()))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn bind_device(_: &socket2::Socket, _: &str) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Networks by which a host outside may be reached, in the order of the system.
+fn networks(remote: SocketAddr) -> Vec<Network> {
+    if remote.ip().is_loopback() {
+        return Vec::new();
+    }
+    let all = if_addrs::get_if_addrs().unwrap_or_default().into_iter();
+    let may_reach = |found: &if_addrs::Interface| {
+        found.ip().is_ipv4() == remote.is_ipv4() && !found.is_loopback() && !found.is_link_local()
+    };
+    all.filter(may_reach).map(|found| Network { address: found.ip(), device: found.name }).collect()
+}
+
+/// Path of a connection that may leave the network that the system chose.
+#[derive(Debug)]
+pub(crate) struct Roaming {
+    remote: SocketAddr,
+    silence: Silence,
+    /// Network in use that the system has not chosen.
+    away: Option<Network>,
+    /// No search, and no question over the system's choice, before.
+    not_before: Instant,
+}
+
+/// Counters of datagrams: sent, received.
+fn counters(connection: &Connection) -> (u64, u64) {
+    connection.stats().map_or((0, 0), |stats| (stats.datagrams_sent, stats.datagrams_received))
+}
+
+impl Roaming {
+    pub(crate) fn new(connection: &Connection, remote: SocketAddr) -> Self {
+        let now = Instant::now();
+        Self { remote, silence: Silence::new(now, counters(connection)), away: None, not_before: now }
+    }
+
+    /// Notes that the connection has moved to the address that the system chose.
+    pub(crate) fn came_home(&mut self, connection: &Connection) {
+        *self = Self::new(connection, self.remote);
+    }
+
+    /// A socket to continue on, when the server is heard there and not where the connection is. `home` is this host's address by the
+    /// system's routes.
+    pub(crate) async fn look(&mut self, connection: &Connection, home: Option<IpAddr>) -> Option<UdpSocket> {
+        let now = Instant::now();
+        let is_silent = self.silence.look(now, counters(connection), connection.rtt());
+        if now < self.not_before || !is_silent && self.away.is_none() || connection.may_migrate().is_err() {
+            return None;
+        }
+        let patience = SILENCE.max(connection.rtt() * ROUND_TRIPS);
+        let (found, pause) = if is_silent {
+            (self.search(home, patience, connection.rtt()).await, PAUSE)
+        } else {
+            (answers(None, self.remote, patience).await.then_some(None), RETURN)
+        };
+        self.not_before = Instant::now() + pause;
+        let network = found?;
+        let socket = match &network {
+            Some(network) => network.socket(),
+            None => UdpSocket::bind(home.map_or(local::any(self.remote), |home| (home, 0).into())),
+        };
+        let socket = socket.inspect_err(|error| tracing::debug!("no socket on {network:?}: {error}")).ok()?;
+        match &network {
+            Some(network) => tracing::info!("{} is silent: the connection continues over {network:?}", self.remote),
+            None => tracing::info!("{} answers again over the system's choice of network", self.remote),
+        }
+        // At home a new silence is looked into at once.
+        self.not_before = Instant::now() + if network.is_some() { RETURN } else { Duration::ZERO };
+        self.away = network;
+        self.silence = Silence::new(Instant::now(), counters(connection));
+        Some(socket)
+    }
+
+    /// Asks over all networks. `None` inside: the system's choice. Outside: nobody answers, or the network in use does.
+    async fn search(&self, home: Option<IpAddr>, patience: Duration, rtt: Duration) -> Option<Option<Network>> {
+        let mut asked = JoinSet::new();
+        let others = networks(self.remote).into_iter().filter(|other| Some(other.address) != home).map(Some);
+        for network in std::iter::once(None).chain(others) {
+            let remote = self.remote;
+            asked.spawn(async move { (answers(network.as_ref(), remote, patience).await, network) });
+        }
+        let mut found = None;
+        let mut left = patience + GRACE;
+        while let Ok(Some(answered)) = timeout(left, asked.join_next()).await {
+            let Ok((true, network)) = answered else { continue };
+            if network == self.away {
+                return None;
+            }
+            left = left.min(GRACE.max(rtt * 2));
+            found.get_or_insert(network);
+        }
+        found
+    }
+}
+
+/// Asks the server up to three times over a network, or over the system's choice.
+async fn answers(network: Option<&Network>, remote: SocketAddr, patience: Duration) -> bool {
+    let socket = network.map_or_else(|| UdpSocket::bind(local::any(remote)), Network::socket);
+    let Ok(prober) = socket.map_err(Into::into).and_then(|socket| Prober::on(socket, remote)) else { return false };
+    for _ in 0..3 {
+        prober.ask().await;
+        if timeout(patience / 3, prober.answered()).await.is_ok() {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_packets_that_nobody_answers_make_a_silence() {
+        let begin = Instant::now();
+        let at = |millis: u64| begin + Duration::from_millis(millis);
+        let rtt = Duration::from_millis(50);
+        let mut silence = Silence::new(begin, (10, 20));
+        assert!(!silence.look(at(5_000), (10, 20), rtt), "nothing was sent");
+        assert!(!silence.look(at(5_100), (11, 20), rtt), "one datagram may be lost");
+        assert!(silence.look(at(5_200), (12, 20), rtt));
+        assert!(!silence.look(at(5_300), (12, 21), rtt), "an answer ends it");
+        assert!(!silence.look(at(6_200), (14, 21), rtt));
+        assert!(silence.look(at(6_300), (14, 21), rtt));
+        // Slow paths have more time.
+        assert!(!silence.look(at(7_000), (14, 21), Duration::from_secs(1)));
+        assert!(silence.look(at(8_300), (14, 21), Duration::from_secs(1)));
+    }
+}
