@@ -33,6 +33,8 @@ pub enum OtherNetworks {
 const SILENCE: Duration = Duration::from_secs(1);
 /// Round trips of silence after which it is, at least.
 const ROUND_TRIPS: u32 = 3;
+/// Networks that are asked, at most.
+const NETWORKS: usize = 8;
 /// Datagrams without an answer that make a silence.
 const UNANSWERED: u64 = 2;
 /// Time after a search without a result.
@@ -106,7 +108,14 @@ fn networks(remote: SocketAddr) -> Vec<Network> {
     let may_reach = |found: &if_addrs::Interface| {
         found.ip().is_ipv4() == remote.is_ipv4() && !found.is_loopback() && !found.is_link_local()
     };
-    all.filter(may_reach).map(|found| Network { address: found.ip(), device: found.name }).collect()
+    let mut networks: Vec<Network> = Vec::new();
+    for found in all.filter(may_reach) {
+        // IPv6 has several addresses on an interface; they lead to one network.
+        if networks.len() < NETWORKS && networks.iter().all(|known| known.device != found.name) {
+            networks.push(Network { address: found.ip(), device: found.name });
+        }
+    }
+    networks
 }
 
 /// Path of a connection that may leave the network that the system chose.

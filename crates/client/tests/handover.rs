@@ -127,9 +127,9 @@ fn set_route(is_there: bool) {
     ip(false, &format!("route {} 10.9.0.1 via 10.1.0.1 metric 100", if is_there { "add" } else { "del" }));
 }
 
-/// Whether the server's packets arrive over the preferred network.
-fn set_silent(is_silent: bool) {
-    ip(true, &format!("route {} blackhole {WIFI}/32", if is_silent { "add" } else { "del" }));
+/// Whether the server's packets to this address are lost.
+fn set_silent(address: &str, is_silent: bool) {
+    ip(true, &format!("route {} blackhole {address}/32", if is_silent { "add" } else { "del" }));
 }
 
 struct Host {
@@ -203,6 +203,21 @@ impl Host {
     }
 }
 
+impl Host {
+    /// Checks that the connection waits where it is, and goes on there.
+    async fn stays_through_silence_of(&self, addresses: &[&str]) {
+        const SILENCE: Duration = Duration::from_secs(3);
+        let silence = async || {
+            addresses.iter().for_each(|address| set_silent(address, true));
+            tokio::time::sleep(SILENCE).await;
+            addresses.iter().for_each(|address| set_silent(address, false));
+        };
+        let gap = self.download(Duration::from_secs(2), silence).await;
+        assert!(gap >= SILENCE, "{gap:?}");
+        assert_eq!(self.ask("").await, WIFI);
+    }
+}
+
 async fn client() {
     let runs = std::env::var("HANDOVERS").map_or(1, |count| count.parse().unwrap());
     while !std::path::Path::new(&std::env::var(CERTIFICATE).unwrap()).exists() {
@@ -237,14 +252,16 @@ async fn client() {
         set_route(true);
         other.wait_until("all", &format!("{WIFI} {WIFI}")).await;
     }
+    host.stays_through_silence_of(&[WIFI]).await;
     host.client.close().await;
     other.client.close().await;
     let host = Host::new(OtherNetworks::OnSilence).await;
+    host.stays_through_silence_of(&[WIFI, CELLULAR]).await;
     for _ in 0..runs {
-        let gap = host.download(Duration::from_secs(4), async || set_silent(true)).await;
+        let gap = host.download(Duration::from_secs(4), async || set_silent(WIFI, true)).await;
         println!("handover: silent | gap {}", gap.as_millis());
         host.wait_for(CELLULAR).await;
-        set_silent(false);
+        set_silent(WIFI, false);
         host.wait_for(WIFI).await;
     }
     host.client.close().await;
