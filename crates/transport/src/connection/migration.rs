@@ -7,13 +7,12 @@ use rand_core::RngCore;
 use units::Instant;
 use wire::Side;
 
-use super::{Connection, PeerPromises};
+use super::Connection;
 use crate::{
-    cid::RemoteIds,
     error::MigrateError,
     events::{CloseReason, Event},
     observe::{DropReason, Ending, Migration},
-    path::{AmplificationLimit, ArrivalPath, EcnMarks, Failure, Path, Paths, Spin, Validated},
+    path::{AmplificationLimit, ArrivalPath, EcnMarks, Failure, Path, Spin, Validated},
     recovery::Recovery,
     sent::PathIndex,
 };
@@ -146,19 +145,19 @@ impl Connection {
     /// or has left no connection ID for it, has ended without a word: [`CloseReason::Stranded`].
     // RFC 9000 §9.2: the server is known to be willing, so a client need not validate before it moves.
     pub fn rebind(&mut self, now: Instant, local: Option<IpAddr>) {
-        if self.side == Side::Server || !self.packets.sources.handshake.is_confirmed() || !self.lifecycle.is_open() {
+        let may_leave = may_leave(self);
+        if matches!(may_leave, Err(MigrateError::NotClient | MigrateError::NotEstablished)) {
             return;
         }
         self.restart_moves(now);
         // Not even CONNECTION_CLOSE may leave from the new address.
-        if let Err(why) = may_leave(&self.peer, &self.paths, &self.packets.identity.remote_ids) {
+        if let Err(why) = may_leave {
             if self.lifecycle.drain() {
                 self.end(now, CloseReason::Stranded(why), Ending::Silent);
             }
             return;
         }
-        let remote = self.paths.active().remote;
-        let Some(path) = self.add_path(now, remote, local) else { return };
+        let Some(path) = self.add_path(now, self.paths.active().remote, local) else { return };
         self.use_path(now, path);
         // There is no way back: the old socket is gone.
         self.paths.set_last_validated(path);
@@ -192,14 +191,7 @@ impl Connection {
     /// # Errors
     /// See [`MigrateError`].
     pub fn may_migrate(&self) -> Result<(), MigrateError> {
-        if self.side == Side::Server {
-            return Err(MigrateError::NotClient);
-        }
-        // RFC 9000 §9 MUST NOT-1: no migration before the handshake is confirmed.
-        if !self.packets.sources.handshake.is_confirmed() || !self.lifecycle.is_open() {
-            return Err(MigrateError::NotEstablished);
-        }
-        may_leave(&self.peer, &self.paths, &self.packets.identity.remote_ids)
+        may_leave(self)
     }
 
     /// Moves this client to another address of its host: validates the path, and changes over when it works. The outcome
@@ -208,10 +200,9 @@ impl Connection {
     /// # Errors
     /// See [`MigrateError`].
     pub fn migrate(&mut self, now: Instant, local: IpAddr) -> Result<(), MigrateError> {
-        self.may_migrate()?;
-        let remote = self.paths.active().remote;
+        may_leave(self)?;
         self.restart_moves(now);
-        self.head_for(now, remote, Some(local))?;
+        self.head_for(now, self.paths.active().remote, Some(local))?;
         // RFC 9000 §9.6.3 SHOULD-1: a client that moves before it has gone to the preferred address validates both
         // addresses of the server from its new one.
         self.consider_preferred_address(now);
@@ -330,8 +321,16 @@ impl Connection {
     }
 }
 
-/// Returns whether a client may send from another address.
-fn may_leave(peer: &PeerPromises, paths: &Paths, remote_ids: &RemoteIds) -> Result<(), MigrateError> {
+/// Returns whether this end may send from another address.
+fn may_leave(connection: &Connection) -> Result<(), MigrateError> {
+    let Connection { peer, paths, packets, .. } = connection;
+    if connection.side == Side::Server {
+        return Err(MigrateError::NotClient);
+    }
+    // RFC 9000 §9 MUST NOT-1: no migration before the handshake is confirmed.
+    if !packets.sources.handshake.is_confirmed() || !connection.lifecycle.is_open() {
+        return Err(MigrateError::NotEstablished);
+    }
     // RFC 9000 §9 MUST NOT-2, RFC 9000 §18.2 MUST NOT-2: the server's wish holds for the address of the
     // handshake, not for the one it prefers.
     if peer.disable_active_migration && paths.active().remote == paths.handshake_remote() {
@@ -339,7 +338,7 @@ fn may_leave(peer: &PeerPromises, paths: &Paths, remote_ids: &RemoteIds) -> Resu
     }
     // RFC 9000 §9.5 MUST NOT-1: an ID of the peer is used from one local address only
     // RFC 9000 §9.5 SHOULD NOT-1: who sends to an empty ID does not migrate
-    if !remote_ids.has_spare() {
+    if !packets.identity.remote_ids.has_spare() {
         return Err(MigrateError::NoConnectionId);
     }
     Ok(())
