@@ -310,8 +310,9 @@ fn run(part: &str) -> Option<BTreeMap<String, u64>> {
         command.args(["--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]);
         command
     };
-    if !unshare().arg("ip").arg("link").stdout(Stdio::null()).status().is_ok_and(|status| status.success()) {
-        eprintln!("not run: this system gives no namespaces, or has no unshare(1) and ip(8)");
+    let pair = ["ip", "link", "add", "near", "type", "veth", "peer", "name", "far"];
+    if !unshare().args(pair).stdout(Stdio::null()).status().is_ok_and(|status| status.success()) {
+        eprintln!("not run: this system gives no namespaces or no veth(4), or has no unshare(1) and ip(8)");
         return None;
     }
     let folder = std::env::temp_dir().join(format!("tiderace-handover-{part}-{}", std::process::id()));
