@@ -1,6 +1,13 @@
 //! Proxying UDP in HTTP (RFC 9298): the parts that client and proxy share.
 //!
 //! `template` has URI templates; this file has the payload of HTTP datagrams.
+//!
+//! ```
+//! use tiderace_h3::connect_udp::{Content, UDP_CONTEXT};
+//!
+//! let datagram = [UDP_CONTEXT, b'p', b'i', b'n', b'g'];
+//! assert_eq!(Content::parse(&datagram), Content::Udp(b"ping"));
+//! ```
 
 mod template;
 
