@@ -29,7 +29,7 @@ impl LocalAddress {
         Self(Some(Arc::new(source)))
     }
 
-    /// This host's address on the route to `remote`. `None` without a route.
+    /// Address of this host on the route to `remote`. `None` without a route.
     pub(crate) fn towards(&self, remote: SocketAddr) -> Option<IpAddr> {
         self.0.as_ref().map_or_else(|| local_address(remote), |source| source(remote))
     }

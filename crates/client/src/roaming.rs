@@ -7,15 +7,16 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr, UdpSocket},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use tiderace::Connection;
-use tokio::{task::JoinSet, time::timeout};
+use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
 
 use crate::{local, probe::Prober};
 
-/// Whether connections use networks that the system has not chosen.
+/// Use of networks that the system has not chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OtherNetworks {
     /// The routes of the system decide alone. A packet leaves through the VPN where there is one.
@@ -35,6 +36,8 @@ const SILENCE: Duration = Duration::from_secs(1);
 const ROUND_TRIPS: u32 = 3;
 /// Networks that are asked, at most.
 const NETWORKS: usize = 8;
+/// Searches of a client at a time. Each has a socket for each network, and all connections may fall silent at once.
+const SEARCHES: usize = 8;
 /// Datagrams without an answer that make a silence.
 const UNANSWERED: u64 = 2;
 /// Time after a search without a result.
@@ -118,6 +121,16 @@ fn networks(remote: SocketAddr) -> Vec<Network> {
     networks
 }
 
+/// Places of the searches of a client.
+#[derive(Clone, Debug)]
+pub(crate) struct Searches(Arc<Semaphore>);
+
+impl Default for Searches {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(SEARCHES)))
+    }
+}
+
 /// Path of a connection that may leave the network that the system chose.
 #[derive(Debug)]
 pub(crate) struct Roaming {
@@ -127,32 +140,36 @@ pub(crate) struct Roaming {
     away: Option<Network>,
     /// No search, and no question over the system's choice, before.
     not_before: Instant,
+    searches: Searches,
 }
 
-/// Counters of datagrams: sent, received.
-fn counters(connection: &Connection) -> (u64, u64) {
+/// Datagrams sent and received so far; (0, 0) once the connection is forgotten.
+pub(crate) fn activity(connection: &Connection) -> (u64, u64) {
     connection.stats().map_or((0, 0), |stats| (stats.datagrams_sent, stats.datagrams_received))
 }
 
 impl Roaming {
-    pub(crate) fn new(connection: &Connection, remote: SocketAddr) -> Self {
+    pub(crate) fn new(connection: &Connection, remote: SocketAddr, searches: Searches) -> Self {
         let now = Instant::now();
-        Self { remote, silence: Silence::new(now, counters(connection)), away: None, not_before: now }
+        let silence = Silence::new(now, activity(connection));
+        Self { remote, silence, away: None, not_before: now, searches }
     }
 
     /// Notes that the connection has moved to the address that the system chose.
     pub(crate) fn came_home(&mut self, connection: &Connection) {
-        *self = Self::new(connection, self.remote);
+        *self = Self::new(connection, self.remote, self.searches.clone());
     }
 
     /// A socket to continue on, when the server is heard there and not where the connection is. `home` is this host's address by the
     /// system's routes.
     pub(crate) async fn look(&mut self, connection: &Connection, home: Option<IpAddr>) -> Option<UdpSocket> {
         let now = Instant::now();
-        let is_silent = self.silence.look(now, counters(connection), connection.rtt());
+        let is_silent = self.silence.look(now, activity(connection), connection.rtt());
         if now < self.not_before || !is_silent && self.away.is_none() || connection.may_migrate().is_err() {
             return None;
         }
+        // Without a place in time it is tried again with the next look.
+        let _place = timeout(SILENCE, self.searches.0.clone().acquire_owned()).await.ok()?;
         let patience = SILENCE.max(connection.rtt() * ROUND_TRIPS);
         let (found, pause) = if is_silent {
             (self.search(home, patience, connection.rtt()).await, PAUSE)
@@ -173,7 +190,7 @@ impl Roaming {
         // At home a new silence is looked into at once.
         self.not_before = Instant::now() + if network.is_some() { RETURN } else { Duration::ZERO };
         self.away = network;
-        self.silence = Silence::new(Instant::now(), counters(connection));
+        self.silence = Silence::new(Instant::now(), activity(connection));
         Some(socket)
     }
 

@@ -48,7 +48,7 @@ pub struct Settings {
     pub local_address: LocalAddress,
     /// Notices that addresses or routes of this host have changed, upon which connections ask `local_address` at once.
     pub network_changes: NetworkChanges,
-    /// Whether connections use networks that the system has not chosen.
+    /// Use of networks that the system has not chosen.
     pub other_networks: OtherNetworks,
     /// Versions of HTTP that are offered over TCP.
     pub tcp_versions: TcpVersions,

@@ -15,7 +15,7 @@ use crate::{
     local::LocalAddress,
     memory::Network,
     network_changes::NetworkChanges,
-    roaming::{OtherNetworks, Roaming},
+    roaming::{OtherNetworks, Roaming, Searches, activity},
     settings::Settings,
 };
 
@@ -32,6 +32,7 @@ pub(crate) struct Upkeep {
     pub(crate) address: LocalAddress,
     pub(crate) changes: NetworkChanges,
     pub(crate) other_networks: OtherNetworks,
+    pub(crate) searches: Searches,
     /// Store of NAT mappings. `None`: an unused connection ends by its idle timeout.
     pub(crate) mappings: Option<Arc<Mutex<Mappings>>>,
     /// The idle timeout of this end; zero for none.
@@ -53,6 +54,7 @@ impl Upkeep {
             address: settings.local_address.clone(),
             changes: settings.network_changes.clone(),
             other_networks: settings.other_networks,
+            searches: Searches::default(),
             mappings: settings.keep_alive.map(|first| Arc::new(Mutex::new(Mappings::beginning_with(first)))),
             idle_timeout: settings.idle_timeout,
         }
@@ -74,7 +76,8 @@ impl Upkeep {
         let Some(remote) = connection.remote_address() else { return };
         let mut changes = self.changes.subscribe();
         let mut address = self.address.towards(remote);
-        let mut roaming = (self.other_networks == OtherNetworks::OnSilence).then(|| Roaming::new(connection, remote));
+        let mut roaming = (self.other_networks == OtherNetworks::OnSilence)
+            .then(|| Roaming::new(connection, remote, self.searches.clone()));
         let mut seen = activity(connection);
         let mut since = Instant::now();
         loop {
@@ -184,9 +187,4 @@ fn continue_on(endpoint: &Endpoint, socket: UdpSocket) {
 
 fn packets(connection: &Connection) -> u64 {
     connection.stats().map_or(0, |stats| stats.packets_received)
-}
-
-/// Counters that change with every sent or received packet.
-fn activity(connection: &Connection) -> (u64, u64) {
-    connection.stats().map_or((0, 0), |stats| (stats.datagrams_sent, stats.datagrams_received))
 }

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use super::{
     Case, Context,
     command::{Ended, Tests, cargo, load},
+    hardening::{field, lines},
     row::{Row, Target},
 };
 
@@ -43,6 +44,7 @@ fn handover(context: &Context) -> Result<Vec<Row>> {
     command.env("HANDOVERS", runs);
     let ended = context.commands.run("continuity-handover", &mut command, Duration::from_secs(3_600))?;
     ensure!(ended.succeeded(), "{}", ended.reason());
+    let seen = lines(&ended.stdout, "handover: ");
     let mut rows = Vec::new();
     for (kind, target) in [
         ("announced", 1_000.0),
@@ -50,8 +52,10 @@ fn handover(context: &Context) -> Result<Vec<Row>> {
         ("flapping", 1_000.0),
         ("idle", 1_000.0),
         ("silent", 3_000.0),
+        ("silent, 20 connections", 3_000.0),
     ] {
-        let mut gaps = gaps(&ended.stdout, kind);
+        let of_kind = seen.iter().filter(|(name, _)| *name == kind);
+        let mut gaps = of_kind.map(|(_, fields)| field(fields, "gap")).collect::<Result<Vec<f64>>>()?;
         ensure!(!gaps.is_empty(), "no handover, {kind}: {}", ended.reason());
         gaps.sort_by(f64::total_cmp);
         let p95 = gaps[(gaps.len() * 95).div_ceil(100) - 1];
@@ -66,12 +70,6 @@ fn handover(context: &Context) -> Result<Vec<Row>> {
         ));
     }
     Ok(rows)
-}
-
-/// Values of the lines `handover: KIND | gap MILLISECONDS`.
-fn gaps(stdout: &str, kind: &str) -> Vec<f64> {
-    let start = format!("handover: {kind} | gap ");
-    stdout.lines().filter_map(|line| line.split_once(&start)?.1.trim().parse().ok()).collect()
 }
 
 fn test(context: &Context, name: &str, filter: &str, settings: &[(&str, &str)]) -> Result<Ended> {

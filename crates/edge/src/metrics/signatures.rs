@@ -70,7 +70,7 @@ impl SignatureMetrics {
     }
 }
 
-/// Whether a link is connected. The gauge has the state of the link in use alone: one of a reload that failed, and one that only old
+/// State of a link, connected or not. The gauge has the state of the link in use alone: one of a reload that failed, and one that only old
 /// handshakes still use, leave it as it is.
 #[derive(Debug)]
 pub(crate) struct LinkState {
