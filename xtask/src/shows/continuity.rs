@@ -59,15 +59,18 @@ fn handover(context: &Context) -> Result<Vec<Row>> {
         ensure!(!gaps.is_empty(), "no handover, {kind}: {}", ended.reason());
         gaps.sort_by(f64::total_cmp);
         let p95 = gaps[(gaps.len() * 95).div_ceil(100) - 1];
-        rows.push(Row::new(format!("time without a byte, p95: {kind}"), p95, "ms", Target::AtMost(target)).detail(
-            format!(
-                "{} downloads of 800 kB/s, every byte checked; median {:.0}, most {:.0}; {}",
-                gaps.len(),
-                gaps[gaps.len() / 2],
-                gaps[gaps.len() - 1],
-                load()
-            ),
-        ));
+        let (what, of) = if kind == "idle" {
+            ("time until the server knows the address", "changes of connections without traffic")
+        } else {
+            ("time without a byte", "downloads of 800 kB/s, every byte checked")
+        };
+        rows.push(Row::new(format!("{what}, p95: {kind}"), p95, "ms", Target::AtMost(target)).detail(format!(
+            "{} {of}; median {:.0}, most {:.0}; {}",
+            gaps.len(),
+            gaps[gaps.len() / 2],
+            gaps[gaps.len() - 1],
+            load()
+        )));
     }
     Ok(rows)
 }
