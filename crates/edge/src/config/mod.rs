@@ -262,7 +262,7 @@ section! {
         /// does not change it.
         memory: Size = Size(0),
         /// Memory that one client can make the gateway hold on one connection, at least 1 MiB. It starts at 1 MiB and grows to this with
-        /// the receive windows. The buffers of each request at a back end are extra, 16 KiB each.
+        /// the receive windows. The buffers of each request at a back end are extra: 76 KiB over HTTP/1.1, 16 KiB otherwise.
         connection_memory: Size = Size(4 * 1024 * 1024),
         /// Concurrent requests and streams at all back ends. Each uses a connection unless the back end uses HTTP/2. Further ones wait for
         /// `queue-timeout` of their route.

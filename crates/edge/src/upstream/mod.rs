@@ -8,6 +8,7 @@ mod back_end;
 mod health;
 pub(crate) mod names;
 mod quic;
+mod read_ahead;
 mod send_error;
 mod sticky;
 pub(crate) mod switch;
@@ -23,7 +24,7 @@ use std::{
 
 use http::{Method, Request, Response, header};
 use http_body::Body as _;
-use tiderace::{KeyRing, ProcessBudget};
+use tiderace::{KeyRing, ProcessBudget, transport::memory::ProcessCharge};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 pub(crate) use self::back_end::BackEnd;
@@ -67,7 +68,7 @@ pub(crate) struct Surroundings<'a> {
     /// Keys of the cookies of sticky sessions.
     pub(crate) ring: &'a KeyRing,
     pub(crate) resolver: &'a Arc<dyn Resolve>,
-    /// Memory that connections over QUIC are charged to.
+    /// Memory that requests, responses, and connections over QUIC are charged to.
     pub(crate) memory: &'a ProcessBudget,
     pub(crate) metrics: &'a Arc<Metrics>,
 }
@@ -77,6 +78,7 @@ pub(crate) struct Surroundings<'a> {
 pub(crate) struct Place {
     _all: OwnedSemaphorePermit,
     _own: OwnedSemaphorePermit,
+    _memory: ProcessCharge,
 }
 
 /// Failure of a route: no back end has answered.
@@ -201,7 +203,8 @@ impl Upstream {
         let waiting = async {
             // The own one first: whoever waits for a slow back end takes no place from requests for others.
             let own = back_end.places().acquire_owned().await.ok()?;
-            Some(Place { _own: own, _all: self.places.clone().acquire_owned().await.ok()? })
+            let all = self.places.clone().acquire_owned().await.ok()?;
+            Some(Place { _own: own, _all: all, _memory: back_end.charge() })
         };
         tokio::time::timeout(self.queue_timeout, waiting).await.ok()?
     }

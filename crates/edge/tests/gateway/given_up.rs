@@ -8,10 +8,11 @@ use std::{
     time::Duration,
 };
 
-use crate::site::{Site, get, get1};
+use crate::site::{BackEnd, Site, full, get, get1, until, within};
 use bytes::Bytes;
-use http::Request;
+use http::{Request, Response};
 use http_body_util::{BodyExt, channel::Channel};
+use hyper::body::Incoming;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
@@ -200,4 +201,37 @@ async fn connections_over_tcp_are_refused_when_memory_is_scarce() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(site.h1().await.send_request(get1("/")).await.unwrap().status(), 200);
+}
+
+/// Workers have a connection of HTTP/2 each to a back end, which all their requests share.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn responses_that_nobody_reads_hold_up_no_other_from_a_back_end_of_http2() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let asking = asked.clone();
+    let answer = move |request: Request<Incoming>| {
+        let is_large = request.uri().path() == "/large";
+        asking.fetch_add(usize::from(is_large), Ordering::SeqCst);
+        async move { Response::new(full(vec![7; if is_large { 16 << 20 } else { 64 << 10 }])) }
+    };
+    let back_end = BackEnd::start_at("127.0.0.1:0".parse().unwrap(), true, answer).await;
+    let limits = "[limits]\nread-timeout = \"1 h\"\n";
+    let site = Site::start("unread-h2", &format!("{limits}[[route]]\nto = \"h2c://{}\"\n", back_end.address));
+    let (_endpoint, attacker) = site.h3().await;
+    let mut unread = tokio::task::JoinSet::new();
+    for _ in 0..50 {
+        let mut attacker = attacker.clone();
+        unread.spawn(async move {
+            // Its content is not read.
+            let _response = attacker.send(get("https://localhost/large")).await;
+            std::future::pending::<()>().await;
+        });
+    }
+    until(|| asked.load(Ordering::SeqCst), 50).await;
+    let (_other_endpoint, mut other) = site.h3().await;
+    for _ in 0..20 {
+        let response = within(async {
+            other.send(get("https://localhost/small")).await.unwrap().into_body().collect().await.unwrap()
+        });
+        assert_eq!(response.await.to_bytes().len(), 64 << 10);
+    }
 }
