@@ -178,6 +178,7 @@ figures! {
     congestion_window: Gauge, Bytes, "bytes that may be in flight";
     bytes_in_flight: Gauge, Bytes, "bytes in flight";
     pacing_rate: Gauge, BitsPerSecond, "rate at which packets are released; 0 when not paced";
+    delivery_rate: Gauge, BitsPerSecond, "largest delivery rate of the last round trips; 0 where the congestion controller keeps none";
     path_changes: Counter, Count, "times that another path came into use";
     path_failures: Counter, Count, "paths on which nobody answered in time";
     mtu_probes_sent: Counter, Count, "packets sent to try out a larger datagram size";

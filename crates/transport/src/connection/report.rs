@@ -169,6 +169,9 @@ fn report_path(path: &Path, stats: &mut Stats) {
     stats.congestion_window = metrics.window;
     stats.bytes_in_flight = metrics.in_flight;
     stats.pacing_rate = metrics.pacing_rate.map_or(0, units::Bitrate::as_bps);
+    // Read from what the controller keeps in any case: packets pay nothing for it.
+    let model = path.recovery.controller().model();
+    stats.delivery_rate = model.map_or(0, |model| model.max_bandwidth.as_bps());
     stats.mtu = path.mtu.into();
     if let Some(one_way) = path.recovery.one_way() {
         stats.forward_delay_variation = nanos(one_way.smoothed(PathDirection::Forward));
