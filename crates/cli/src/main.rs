@@ -22,9 +22,11 @@ mod proxy;
 mod qlog;
 mod relay;
 mod runtime;
+mod screen;
 #[cfg(target_os = "linux")]
 mod serve;
 mod stdout;
+mod stop;
 mod stream;
 mod trust;
 mod watch;

@@ -3,7 +3,7 @@
 //! - [`server`] answers; [`client`] measures as its [`options`] say, and reports the [`outcome`].
 //! - [`protocol`] is the protocol of both over QUIC. [`quic`] is the client's run, [`reach`] its connections, [`transfer`] one stream.
 //! - [`datagrams`] sends datagrams at a fixed rate, [`requests`] compares kinds of connections, [`mod@tcp`] does the same over TCP.
-//! - [`interval`] prints lines during a transfer, [`progress`] a bar, [`live`] lines or metrics; [`stop`] is Ctrl-C.
+//! - [`interval`] prints lines during a transfer, [`progress`] a bar, [`live`] lines or metrics.
 //! - [`report`] prints the result, [`prometheus`] prints it as metrics; [`samples`] has statistics of times, [`mod@fec`] counters of
 //!   repair.
 //! - [`cpu`] is CPU time.
@@ -25,7 +25,6 @@ mod report;
 mod requests;
 mod samples;
 mod server;
-mod stop;
 mod tcp;
 mod transfer;
 

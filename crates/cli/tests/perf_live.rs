@@ -54,13 +54,15 @@ fn both_ends_serve_their_figures_while_they_run() {
     let (option, own) = (at_server.to_string(), format!("--prometheus={at_client}"));
     let server = Service::start(&["perf", "server", "--listen", "127.0.0.1:0", "--json", "--prometheus", &option]);
     // Ended when the figures have been seen.
-    let mut client = client(&server, &["--upload", "--connections", "2", "--duration", "600 s", &own]);
+    let options = ["--upload", "--connections", "2", "--duration", "600 s", "--cc", "bbr3", &own];
+    let mut client = client(&server, &options);
     let parts = [
         "tiderace_live_sent_bytes_total{",
         "tiderace_live_goodput_bits_per_second{",
         "tiderace_live_smoothed_rtt_seconds{",
         "tiderace_live_congestion_window_bytes{",
         "tiderace_live_in_flight_bytes{",
+        "tiderace_live_delivery_rate_bits_per_second{",
         "tiderace_live_packets_lost_total{",
         "tiderace_live_packets_repaired_total{",
         "tiderace_live_acks_received_total{",
@@ -74,6 +76,8 @@ fn both_ends_serve_their_figures_while_they_run() {
     assert!(text.contains("content-type: text/plain; version=0.0.4"), "{text}");
     let received = until(at_server, &["tiderace_live_received_bytes_total{run=\"perf server\""]);
     assert!(!received.contains("seconds_left"), "{received}");
+    // The server's CUBIC keeps no delivery rate.
+    assert!(!received.contains("delivery_rate"), "{received}");
     // Counters only grow.
     let sum = |text: &str| -> f64 {
         let lines = text.lines().filter(|line| line.starts_with("tiderace_live_sent_bytes_total{"));

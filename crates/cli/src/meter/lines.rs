@@ -2,6 +2,8 @@
 
 use std::{
     fmt::Write as _,
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -38,22 +40,21 @@ fn figures(subject: &Subject) -> String {
 }
 
 /// Prints lines to the standard error until it is dropped.
-pub(crate) struct Lines(tokio::task::JoinHandle<()>);
+pub(crate) struct Lines {
+    /// Closed when it is dropped, which ends the thread.
+    _open: mpsc::Sender<()>,
+}
 
 impl Lines {
     pub(crate) fn start(meter: Meter) -> Self {
-        Self(tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(EVERY).await;
+        let (open, closed) = mpsc::channel();
+        // A thread: not every measurement has a runtime.
+        thread::spawn(move || {
+            while closed.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 eprint!("{}", text(&meter.state(), Instant::now()));
             }
-        }))
-    }
-}
-
-impl Drop for Lines {
-    fn drop(&mut self) {
-        self.0.abort();
+        });
+        Self { _open: open }
     }
 }
 

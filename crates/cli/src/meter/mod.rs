@@ -1,7 +1,7 @@
 //! Figures of a measurement while it runs.
 //!
-//! A [`Meter`] follows subjects (connections), and looks at them at each tick. [`lines`] prints them, [`exporter`] serves them to
-//! Prometheus, [`soak`] judges a run of hours. What a subject does not report is `None` everywhere.
+//! A [`Meter`] follows subjects (connections), and looks at them at each tick. [`lines`] prints them, [`crate::screen`] draws them,
+//! [`exporter`] serves them to Prometheus, [`soak`] judges a run of hours. What a subject does not report is `None` everywhere.
 
 pub(crate) mod exporter;
 pub(crate) mod histogram;
@@ -63,12 +63,13 @@ type Look = Box<dyn FnMut() -> Option<Sample> + Send>;
 
 /// A subject and what was seen of it.
 pub(crate) struct Subject {
-    number: u64,
+    pub(crate) number: u64,
     pub(crate) name: String,
     pub(crate) last: Sample,
     /// Bytes of the application in both directions since the tick before, in bit/s.
     pub(crate) rate: Option<f64>,
-    seen: Option<Instant>,
+    /// Time of the last sample.
+    pub(crate) seen: Option<Instant>,
     look: Option<Look>,
 }
 
@@ -91,6 +92,10 @@ pub(crate) struct State {
     pub(crate) begun: Instant,
     /// Time that it takes, where it is known.
     pub(crate) length: Option<Duration>,
+    /// Bytes of the application that it takes, where that decides.
+    pub(crate) goal: Option<u64>,
+    /// Part of the measurement that goes on, such as `run 3 of 12`.
+    pub(crate) stage: Option<String>,
     pub(crate) subjects: Vec<Subject>,
     /// Subjects that found no room.
     pub(crate) unseen: u64,
@@ -103,6 +108,11 @@ impl State {
     /// Time that is left; `None` where nobody knows.
     pub(crate) fn left(&self, now: Instant) -> Option<Duration> {
         self.length.map(|length| length.saturating_sub(now.saturating_duration_since(self.begun)))
+    }
+
+    /// Bytes of the application that all subjects have moved; `None` where nobody reports any.
+    pub(crate) fn moved(&self) -> Option<u64> {
+        self.subjects.iter().filter_map(|subject| subject.last.moved()).reduce(|one, other| one + other)
     }
 }
 
@@ -117,6 +127,8 @@ impl Meter {
             title: title.to_owned(),
             begun: Instant::now(),
             length,
+            goal: None,
+            stage: None,
             subjects: Vec::new(),
             unseen: 0,
             memory: None,

@@ -134,7 +134,7 @@ impl Gathering {
 }
 
 fn moved(meter: &Meter) -> Option<u64> {
-    meter.state().subjects.iter().filter_map(|subject| subject.last.moved()).reduce(|one, other| one + other)
+    meter.state().moved()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "bytes of a minute")]

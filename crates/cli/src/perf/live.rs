@@ -1,18 +1,23 @@
-//! Figures of a transfer while it runs: `--live`, `--prometheus=ADDRESS` and `--soak`.
+//! Figures of a transfer while it runs: `--screen`, `--live`, `--prometheus=ADDRESS` and `--soak`.
 
 use std::time::Duration;
 
 use tiderace::{Connection, Stats};
 
-use super::{options::Args, progress::Moved, samples::RttSamples};
+use super::{
+    options::{Args, Volume},
+    progress::Moved,
+    samples::RttSamples,
+};
 use crate::{
     failure::Failure,
     meter::{
         Followed, Meter, Sample, Ticking,
         exporter::Exporter,
-        lines::Lines,
         soak::{Gathering, Soak},
     },
+    screen::Shown,
+    stop::Stop,
 };
 
 /// Nanoseconds as a time; `None` for none.
@@ -30,7 +35,7 @@ pub(super) fn sample(stats: &Stats, rtt: Option<&RttSamples>) -> Sample {
         window: Some(stats.congestion_window),
         in_flight: Some(stats.bytes_in_flight),
         pacing_rate: Some(stats.pacing_rate).filter(|rate| *rate > 0),
-        delivery_rate: None,
+        delivery_rate: Some(stats.delivery_rate).filter(|rate| *rate > 0),
         packets_sent: Some(stats.packets_sent),
         packets_lost: Some(stats.packets_lost),
         packets_repaired: Some(stats.fec_symbols_recovered + stats.fec_packets_recovered),
@@ -40,11 +45,24 @@ pub(super) fn sample(stats: &Stats, rtt: Option<&RttSamples>) -> Sample {
     }
 }
 
+/// Figures of a connection on which this end sends no data: its congestion control has nothing to decide.
+fn of_receiver(sample: Sample) -> Sample {
+    Sample {
+        window: None,
+        in_flight: None,
+        pacing_rate: None,
+        delivery_rate: None,
+        packets_lost: None,
+        state: None,
+        ..sample
+    }
+}
+
 /// Watchers of a client's transfer.
 #[derive(Default)]
 pub(super) struct Live {
     meter: Option<Meter>,
-    lines: Option<Lines>,
+    shown: Option<Shown>,
     exporter: Option<Exporter>,
     gathering: Option<Gathering>,
     followed: Vec<Followed>,
@@ -52,34 +70,50 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// Starts what the options ask for.
+    /// Starts what the options ask for. The screen passes a request to end to `stop`.
     ///
     /// # Errors
-    /// When the address of `--prometheus` cannot be used.
-    pub(super) fn start(args: &Args, length: Option<Duration>) -> Result<Self, Failure> {
+    /// When the address of `--prometheus` or the terminal cannot be used.
+    pub(super) fn start(args: &Args, volume: Volume, stop: &Stop) -> Result<Self, Failure> {
         let address = args.prometheus.flatten();
-        if !args.live && address.is_none() && args.soak.is_none() {
+        let is_shown = args.screen || args.live || args.soak.is_some();
+        if !is_shown && address.is_none() {
             return Ok(Self::default());
         }
+        let length = if let Volume::For(span) = volume { Some(span) } else { None };
         let meter = Meter::new(&format!("perf client {}", args.server), length);
+        if let Volume::Bytes(bytes) = volume {
+            let (upload, download) = args.directions();
+            meter.state().goal = Some(bytes.saturating_mul(u64::from(upload) + u64::from(download)));
+        }
         let mut live = Self { ticking: Some(meter.ticking()), meter: Some(meter.clone()), ..Self::default() };
         live.exporter = address.map(|address| Exporter::start(address, meter.clone())).transpose()?;
         live.gathering = args.soak.map(|length| Gathering::start(meter.clone(), length));
-        live.lines = (args.live || args.soak.is_some()).then(|| Lines::start(meter));
+        if is_shown {
+            let (plain, stop) = (!args.screen || args.json, stop.clone());
+            live.shown = Some(Shown::start(meter, plain, move || stop.ask())?);
+        }
         Ok(live)
     }
 
     /// Returns whether it shows the progress.
     pub(super) const fn shows(&self) -> bool {
-        self.lines.is_some()
+        self.shown.is_some()
     }
 
-    /// Follows connections of ours.
-    pub(super) fn follow<'a>(&mut self, lines: impl IntoIterator<Item = (&'a Connection, &'a RttSamples)>) {
+    /// Follows connections of ours. `sends`: this end sends data.
+    pub(super) fn follow<'a>(
+        &mut self,
+        sends: bool,
+        lines: impl IntoIterator<Item = (&'a Connection, &'a RttSamples)>,
+    ) {
         let Some(meter) = &self.meter else { return };
         for (place, (connection, rtt)) in lines.into_iter().enumerate() {
             let (connection, rtt) = (connection.clone(), rtt.clone());
-            let look = move || Some(sample(&connection.stats()?, Some(&rtt)));
+            let look = move || {
+                let sample = sample(&connection.stats()?, Some(&rtt));
+                Some(if sends { sample } else { of_receiver(sample) })
+            };
             self.followed.push(meter.follow(format!("connection {}", place + 1), look));
         }
     }
@@ -114,8 +148,8 @@ impl Live {
 
     /// Ends everything, and judges the memory where that was asked for.
     pub(super) async fn finish(self) -> Option<Soak> {
-        let Self { meter: _, lines, exporter, gathering, followed, ticking } = self;
-        drop(lines);
+        let Self { meter: _, shown, exporter, gathering, followed, ticking } = self;
+        drop(shown);
         let soak = match gathering {
             Some(gathering) => Some(gathering.finish().await),
             None => None,

@@ -33,6 +33,7 @@ use crate::{failure::Failure, trust::TrustArgs};
   tiderace perf client localhost:4433 --insecure --handshakes 1000 --kinds new,resumed,0-rtt
   tiderace perf client localhost:4433 --insecure --datagrams --rate 20M --size 1100 --upload --download
   tiderace perf client localhost:4433 --insecure --prometheus > /var/lib/node_exporter/perf.prom
+  tiderace perf client localhost:4433 --insecure --connections 4 --duration '1 min' --screen
   tiderace perf client localhost:4433 --insecure --upload --live --prometheus=127.0.0.1:9465
   tiderace perf client localhost:4433 --insecure --soak '6 h' --json > soak.json
   tiderace perf client 192.0.2.1:4433 --pin FINGERPRINT --tcp --cc bbr --upload -i '1 s'")]
@@ -105,6 +106,10 @@ pub(super) struct Args {
     /// Print goodput, RTT, window, losses, repair and state of each connection every 5 s, to the standard error
     #[arg(long, conflicts_with_all = ["interval", "csv"])]
     pub(super) live: bool,
+    /// Show the same on a screen of its own during the transfer, with charts; the last line has the keys. Without a terminal, or with --json,
+    /// lines as with --live
+    #[arg(long, conflicts_with_all = ["live", "interval", "csv"])]
+    pub(super) screen: bool,
     /// Transfer for so long, such as '6 h', with figures and memory over time, and say whether the memory of this end grows
     #[arg(long, value_name = "TIME", value_parser = duration_text::parse, conflicts_with_all = ["bytes", "duration", "datagrams"])]
     pub(super) soak: Option<Duration>,

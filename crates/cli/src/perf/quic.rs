@@ -19,13 +19,13 @@ use super::{
     report::{Cpu, Sender},
     requests::{self, Kind},
     samples::RttSamples,
-    stop::Stop,
     transfer::{self, Delivered, End, Limit, TransferError, part},
 };
 use crate::{
     address,
     failure::Failure,
     stdout::write_out,
+    stop::Stop,
     trust::{self, Sessions},
 };
 
@@ -152,9 +152,8 @@ impl Run<'_> {
         };
         let (moved, cpu_before) = (Moved::default(), process_time());
         let [received, sent] = [moved.part(), moved.part()];
-        let length = if let Volume::For(span) = volume { Some(span) } else { None };
-        let mut live = Live::start(self.args, length)?;
-        live.follow(lines.iter().map(|line| (&line.connection, &line.rtt)));
+        let mut live = Live::start(self.args, volume, &self.stop)?;
+        live.follow(upload, lines.iter().map(|line| (&line.connection, &line.rtt)));
         // Lines of intervals show the progress themselves.
         let bar = (self.args.interval.is_none() && !live.shows()).then(|| Progress::start(goal, moved.clone()));
         if self.args.csv {

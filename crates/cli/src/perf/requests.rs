@@ -9,8 +9,8 @@ use super::{
     outcome::Tally,
     progress::{Goal, Moved, Progress},
     samples::{Samples, Summary},
-    stop::Stop,
 };
+use crate::stop::Stop;
 
 /// Kind of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

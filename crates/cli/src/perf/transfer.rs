@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{
     progress::Moved,
     protocol::{self, Receipt, Request, SenderReport, TIME_IS_UP, UNTIL_STOPPED},
-    stop::Stop,
 };
+use crate::stop::Stop;
 
 /// Time that the server may take to answer once the data is through.
 pub(super) const ANSWER_TIME: Duration = Duration::from_secs(10);

@@ -12,6 +12,7 @@ use crate::{
         cpu::process_time,
         interval::{CSV_HEADER, Intervals},
         live::Live,
+        options::Volume,
         outcome::Outcome,
         progress::{Goal, Moved, Progress},
         protocol::{Request, read_exact},
@@ -49,7 +50,7 @@ impl Run<'_> {
         }
         let (moved, cpu_before) = (Moved::default(), process_time());
         let [received, sent] = [moved.part(), moved.part()];
-        let mut live = Live::start(self.args, Some(plan.span))?;
+        let mut live = Live::start(self.args, Volume::For(plan.span), &self.stop)?;
         live.follow_moved(moved.clone(), &line.connection, &line.rtt);
         let shows = self.args.interval.is_some() || live.shows();
         let bar = (!shows).then(|| Progress::start(Goal::After(plan.span), moved.clone()));

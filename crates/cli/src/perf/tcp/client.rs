@@ -24,10 +24,10 @@ use crate::{
         progress::{Goal, Moved, Progress},
         report::Cpu,
         requests::{self, Kind},
-        stop::Stop,
         transfer::{Delivered, End, Limit, part},
     },
     stdout::write_out,
+    stop::Stop,
     trust::Sessions,
 };
 
@@ -140,8 +140,7 @@ impl Run<'_> {
             Volume::Bytes(bytes) => Goal::Bytes(bytes.saturating_mul(u64::from(upload) + u64::from(download))),
             Volume::For(span) => Goal::After(span),
         };
-        let length = if let Volume::For(span) = volume { Some(span) } else { None };
-        let mut live = Live::start(self.args, length)?;
+        let mut live = Live::start(self.args, volume, &self.stop)?;
         // Lines of intervals show the progress themselves.
         let bar = (self.args.interval.is_none() && !live.shows()).then(|| Progress::start(goal, moved.clone()));
         if self.args.csv {

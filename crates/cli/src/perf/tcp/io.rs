@@ -309,7 +309,7 @@ fn chunk(size: usize) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::stop::Stop;
+    use crate::stop::Stop;
 
     async fn pair(end: &End, up: bool) -> (u64, u64, u64) {
         let (client, server) = tokio::io::duplex(10_000);
