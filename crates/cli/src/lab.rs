@@ -1,6 +1,8 @@
 //! `tiderace lab`: runs scenarios, lists them, and prints reports from stored records.
 
 mod campaign;
+#[cfg(target_os = "linux")]
+mod figures;
 mod judge;
 mod list;
 #[cfg(target_os = "linux")]
@@ -104,7 +106,7 @@ enum Command {
   tiderace lab run mobile --loss '1 %' --queue '2 BDP' --cc cubic,bbr3
   tiderace lab run production --cc cubic --ack off,fixed:10,adaptive
   tiderace lab run mobile --seeds 1 --qlog logs --qlog-format 0.3 --pcapng
-  tiderace lab run okru-mobile --real-time --seeds 6 --duration 20s
+  tiderace lab run okru-mobile --real-time --seeds 6 --duration 20s --screen
   tiderace lab run mobile --real-time --cc cubic,kernel-cubic,kernel-reno
   tiderace lab run ./my-path.toml --seeds 30 --json > report.json")]
 struct RunArgs {
@@ -145,6 +147,15 @@ struct RunArgs {
     #[cfg(target_os = "linux")]
     #[arg(long, requires = "real_time")]
     accept_busy: bool,
+    /// In real time: show goodput, RTT, window, losses and state of the contender that runs on a screen of its own; the last line has the
+    /// keys. Without a terminal, or with --json, lines every 5 s
+    #[cfg(target_os = "linux")]
+    #[arg(long, requires = "real_time")]
+    screen: bool,
+    /// In real time: serve metrics for Prometheus there while the runs go on, such as at 127.0.0.1:9465
+    #[cfg(target_os = "linux")]
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "real_time")]
+    prometheus: Option<std::net::SocketAddr>,
     #[command(flatten)]
     settings: Settings,
 }

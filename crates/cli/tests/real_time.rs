@@ -3,9 +3,13 @@
 
 mod program;
 mod scratch;
+mod terminal;
+
+use std::time::{Duration, Instant};
 
 use program::{refused, run};
 use scratch::Scratch;
+use terminal::AtTerminal;
 
 const SCENARIO: &str = r#"
 name = "short"
@@ -58,6 +62,44 @@ fn the_kernel_stands_beside_our_stacks() {
         assert_eq!(run["figures"]["smoothed_rtt"]["value"].is_null(), !kernel, "{run}");
         assert!(run["real_time"]["cpu_emulator"].as_f64().unwrap() > 0.0, "{run}");
     }
+}
+
+#[test]
+fn the_screen_shows_contenders_and_q_keeps_complete_runs() {
+    let scratch = Scratch::new("real-time-screen");
+    let (file, out) = (scratch.0.join("short.toml"), scratch.0.join("out"));
+    std::fs::write(&file, SCENARIO).unwrap();
+    let (file, out) = (file.to_str().unwrap(), out.to_str().unwrap());
+    let base = ["lab", "run", file, "--real-time", "--accept-busy", "--cc", "cubic", "--screen", "--out", out];
+    let output = run(&[&base[..], &["--seeds", "1", "--json"]].concat());
+    if output.status.code() == Some(2) {
+        let (error, _) = refused(&base);
+        eprintln!("not tested, since this system refuses: {error}");
+        return;
+    }
+    let [stdout, stderr] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert!(!stdout.contains('\u{1b}') && !stderr.contains('\u{1b}'), "{stdout} {stderr}");
+    std::fs::remove_dir_all(out).unwrap();
+    // So many seeds that the runs are not over by themselves.
+    let mut lab = AtTerminal::start(&[&base[..], &["--seeds", "500"]].concat());
+    lab.until(&["goodput", "tiderace", "cubic", "Mbit/s"]);
+    // A line for the manifest, and one for each run.
+    let complete = || {
+        let stored =
+            std::fs::read_dir(out).unwrap().find_map(|entry| std::fs::read_to_string(entry.unwrap().path()).ok());
+        stored.is_some_and(|records| records.lines().count() > 2)
+    };
+    let begun = Instant::now();
+    while !complete() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no run ends");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    lab.press("q");
+    let (code, rest) = lab.ended();
+    assert_eq!(code, Some(1), "{rest}");
+    assert!(rest.contains("interrupted: ") && rest.contains("of 500 runs are complete"), "{rest}");
+    // The report is of the seeds that have run.
+    assert!(rest.contains("In real time (medians)") && !rest.contains("500 seeds"), "{rest}");
 }
 
 #[test]

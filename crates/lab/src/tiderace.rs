@@ -29,7 +29,7 @@ use crate::{
     settings::Setup,
     stack::{SansIo, Stack, StackBuilder, StackCounters},
     tls::{self, SERVER_NAME, TLS},
-    view::SenderView,
+    view::{SenderCounters, SenderView},
 };
 
 pub use crate::settings::controllers;
@@ -470,13 +470,21 @@ impl Stack for End {
 
     fn view(&self) -> Option<SenderView> {
         let connection = self.endpoint.connection(self.handle?)?;
-        let metrics = connection.metrics();
+        let (metrics, stats) = (connection.metrics(), connection.stats());
         Some(SenderView {
             state: metrics.state,
             window: metrics.window,
             in_flight: metrics.in_flight,
             pacing_rate: metrics.pacing_rate,
-            mtu: connection.stats().mtu,
+            smoothed_rtt: Some(metrics.smoothed_rtt).filter(|rtt| !rtt.is_zero()),
+            counters: Some(SenderCounters {
+                stream_bytes: stats.stream_bytes_sent.saturating_sub(stats.stream_bytes_retransmitted),
+                packets_sent: stats.packets_sent,
+                packets_lost: stats.packets_lost,
+                packets_repaired: stats.fec_symbols_recovered + stats.fec_packets_recovered,
+                acks: stats.ack_frames_received,
+            }),
+            mtu: stats.mtu,
             model: connection.path_model(),
         })
     }

@@ -1,7 +1,7 @@
 //! View of a sender's congestion control during a run, beyond the packets on the wire.
 
 use transport::congestion::PathModel;
-use units::Bitrate;
+use units::{Bitrate, Duration};
 
 /// A sender's congestion control at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,10 +14,29 @@ pub struct SenderView {
     pub in_flight: u64,
     /// The pacing rate, when packets are paced.
     pub pacing_rate: Option<Bitrate>,
+    /// Smoothed RTT, where the stack reports it.
+    pub smoothed_rtt: Option<Duration>,
+    /// Counters, where the stack reports them.
+    pub counters: Option<SenderCounters>,
     /// Largest QUIC packet in bytes.
     pub mtu: u64,
     /// The model of the path, where the controller has one.
     pub model: Option<PathModel>,
+}
+
+/// Counters of a sender since its connection began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SenderCounters {
+    /// Bytes of streams that were sent, each counted once.
+    pub stream_bytes: u64,
+    /// Packets sent.
+    pub packets_sent: u64,
+    /// Packets declared lost.
+    pub packets_lost: u64,
+    /// Packets that forward error correction rebuilt at either end.
+    pub packets_repaired: u64,
+    /// ACK frames received.
+    pub acks: u64,
 }
 
 /// Reads the state of a sender at any time; `None` before there is a connection, and always for stacks without such a view.

@@ -31,6 +31,7 @@ use crate::{
     http2::{Http2, WINDOWS},
     nodes::metered,
     tls::Tls,
+    watch::{Looks, Watch},
 };
 
 /// Prefix of the names of these contenders.
@@ -121,14 +122,14 @@ impl Seat {
 
 impl Kernel {
     /// Lets time pass.
-    pub(crate) fn pass(self, network: &Network, spec: &RunSpec<'_>) -> Result<Ends, String> {
+    pub(crate) fn pass(self, network: &Network, spec: &RunSpec<'_>, watch: Option<&Watch<'_>>) -> Result<Ends, String> {
         Self::check(spec.scenario.traffic.workload)?;
         self.available(network)?;
         let tls = Rc::new(Tls::new()?);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
         let local = LocalSet::new();
-        let ends = local.block_on(&runtime, self.passes(network, spec, tls));
+        let ends = local.block_on(&runtime, self.passes(network, spec, tls, Looks::new(watch)));
         // Connections that are still there end with their tasks, before their network does.
         drop(local);
         ends
@@ -152,7 +153,13 @@ impl Kernel {
         })
     }
 
-    async fn passes(self, network: &Network, spec: &RunSpec<'_>, tls: Rc<Tls>) -> Result<Ends, String> {
+    async fn passes(
+        self,
+        network: &Network,
+        spec: &RunSpec<'_>,
+        tls: Rc<Tls>,
+        mut looks: Looks<'_>,
+    ) -> Result<Ends, String> {
         let system = |error: io::Error| format!("cannot use a TCP socket of the emulated network: {error}");
         let failed = |error: emu::network::NetworkError| error.to_string();
         let cpu = [Rc::new(Cell::new(0)), Rc::new(Cell::new(0))];
@@ -184,7 +191,11 @@ impl Kernel {
             Direction::Download => Rc::clone(server),
             Direction::Upload => Rc::clone(client),
         };
-        tokio::time::sleep_until(clock.moment(spec.measure_from)).await;
+        let see = || pairs.iter().map(|pair| sender(pair).borrow().info().map(Into::into)).collect();
+        while clock.now() < spec.measure_from {
+            looks.look(clock.now(), see)?;
+            tokio::time::sleep_until(clock.moment(looks.next(spec.measure_from))).await;
+        }
         let before = network.snapshot().map_err(failed)?;
         for pair in &pairs {
             let sender = sender(pair);
@@ -194,6 +205,7 @@ impl Kernel {
         let mut smoothed_rtts = Vec::new();
         let mut next = clock.moment(spec.measure_from);
         while clock.now() < spec.end {
+            looks.look(clock.now(), see)?;
             smoothed_rtts
                 .extend(pairs.iter().filter_map(|pair| sender(pair).borrow().info()).map(|info| info.smoothed_rtt));
             next = (next + SAMPLE).min(clock.moment(spec.end));

@@ -14,7 +14,9 @@ mod kernel;
 mod nodes;
 mod run;
 mod tls;
+mod watch;
 
 pub use agreement::{Agreement, agreements};
 pub use kernel::{KERNEL, Kernel, others};
-pub use run::{Tolerated, run_one};
+pub use run::{Tolerated, run_one, run_watched};
+pub use watch::{Sender, Watch};

@@ -11,7 +11,10 @@ use lab::contender::{Contender, RunSpec};
 use sim::{Datagram, Node, Outbox};
 use units::{Duration, Instant};
 
-use crate::ends::Ends;
+use crate::{
+    ends::Ends,
+    watch::{Looks, Watch},
+};
 
 /// Ports of the first client and of the first server; the others follow.
 const PORTS: [u16; 2] = [40_000, 10_000];
@@ -51,7 +54,12 @@ impl Seat {
     }
 }
 
-pub(crate) fn pass(network: &Network, contender: &dyn Contender, spec: &RunSpec<'_>) -> Result<Ends, String> {
+pub(crate) fn pass(
+    network: &Network,
+    contender: &dyn Contender,
+    spec: &RunSpec<'_>,
+    watch: Option<&Watch<'_>>,
+) -> Result<Ends, String> {
     let nodes = contender.build(spec).map_err(|error| error.to_string())?;
     let system = |error: std::io::Error| format!("cannot use a UDP port of the emulated network: {error}");
     let mut waiter = Waiter::new().map_err(system)?;
@@ -81,7 +89,7 @@ pub(crate) fn pass(network: &Network, contender: &dyn Contender, spec: &RunSpec<
     network.begin();
     let origin = now();
     let clock = || Instant::ZERO + (now() - origin);
-    let mut before = None;
+    let (mut before, mut looks) = (None, Looks::new(watch));
     let (mut ready, mut arrived) = (Vec::new(), Vec::new());
     loop {
         let at = clock();
@@ -91,13 +99,14 @@ pub(crate) fn pass(network: &Network, contender: &dyn Contender, spec: &RunSpec<
         if at >= spec.end {
             break;
         }
+        looks.look(at, || nodes.views.iter().map(|view| view().map(Into::into)).collect())?;
         for seat in &mut seats {
             if seat.due().is_some_and(|due| due <= at) {
                 metered(&mut cpu[seat.side], || seat.handle(at, None, &mut out));
             }
         }
         let next = if before.is_none() { spec.measure_from } else { spec.end };
-        let next = seats.iter().filter_map(Seat::due).fold(next, Instant::min);
+        let next = seats.iter().filter_map(Seat::due).fold(looks.next(next), Instant::min);
         ready.clear();
         waiter.wait(origin + (next - Instant::ZERO), |number| ready.push(number)).map_err(system)?;
         for &number in &ready {

@@ -10,7 +10,7 @@ use lab::{
 };
 use units::{Duration, Seed};
 
-use crate::{kernel::Kernel, nodes};
+use crate::{kernel::Kernel, nodes, watch::Watch};
 
 /// States of the machine that make no run invalid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,10 +22,26 @@ pub struct Tolerated {
 /// Runs one contender with one seed. A run that cannot be used yields a record that says so. The scenario's path must not be one of its
 /// factors; [`emu::network::Privilege::acquire`] comes first.
 pub fn run_one(scenario: &Scenario, contender: &dyn Contender, seed: u64, tolerated: Tolerated) -> Record {
-    run_in_real_time(scenario, contender, seed, &|spec| pass(contender, spec, tolerated))
+    run_in_real_time(scenario, contender, seed, &|spec| pass(contender, spec, tolerated, None))
 }
 
-fn pass(contender: &dyn Contender, spec: &RunSpec<'_>, tolerated: Tolerated) -> Result<Passage, String> {
+/// Runs one contender with one seed, as [`run_one`] does, and shows it while it goes on.
+pub fn run_watched(
+    scenario: &Scenario,
+    contender: &dyn Contender,
+    seed: u64,
+    tolerated: Tolerated,
+    watch: &Watch<'_>,
+) -> Record {
+    run_in_real_time(scenario, contender, seed, &|spec| pass(contender, spec, tolerated, Some(watch)))
+}
+
+fn pass(
+    contender: &dyn Contender,
+    spec: &RunSpec<'_>,
+    tolerated: Tolerated,
+    watch: Option<&Watch<'_>>,
+) -> Result<Passage, String> {
     let path = &spec.scenario.path;
     let seed = Seed::from_number(spec.seed_number);
     let config = NetworkConfig {
@@ -34,8 +50,8 @@ fn pass(contender: &dyn Contender, spec: &RunSpec<'_>, tolerated: Tolerated) -> 
     };
     let network = Network::start(&config).map_err(|error| error.to_string())?;
     let ends = match Kernel::of(&contender.identity().name) {
-        Some(kernel) => kernel.pass(&network, spec)?,
-        None => nodes::pass(&network, contender, spec)?,
+        Some(kernel) => kernel.pass(&network, spec, watch)?,
+        None => nodes::pass(&network, contender, spec, watch)?,
     };
     let statistics = network.stop().map_err(|error| error.to_string())?;
     let busy = statistics.busy().filter(|_| !tolerated.busy);

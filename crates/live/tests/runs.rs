@@ -2,6 +2,9 @@
 //! each test says so.
 #![cfg(target_os = "linux")]
 
+use core::ops::ControlFlow;
+use std::cell::RefCell;
+
 use emu::network::{Network, NetworkConfig, Privilege};
 use lab::{
     contender::Contender,
@@ -11,8 +14,8 @@ use lab::{
     tiderace::contender,
 };
 use netem::LinkConfig;
-use tiderace_live::{Kernel, Tolerated, run_one};
-use units::Seed;
+use tiderace_live::{Kernel, Sender, Tolerated, Watch, run_one, run_watched};
+use units::{Duration, Seed};
 
 fn permitted() -> bool {
     let network = Privilege::acquire().and_then(|_| {
@@ -119,6 +122,46 @@ fn requests_flows_pages_videos_and_feeds() {
             let seen = value(completed(&record), figure);
             assert!(seen.is_some_and(|value| value > 0.0), "{traffic}, {}: {seen:?}", record.contender.name);
         }
+    }
+}
+
+#[test]
+fn a_run_is_shown_while_it_goes_on_and_can_be_broken_off() {
+    if !permitted() {
+        return;
+    }
+    let scenario = scenario("workload = \"bulk\"\nconnections = 2");
+    let mut all = everybody();
+    all.push(contender("bbr3").unwrap());
+    for contender in all {
+        let name = contender.identity().name;
+        let looks = RefCell::new(Vec::<Vec<Option<Sender>>>::new());
+        let see = |senders: &[Option<Sender>]| {
+            looks.borrow_mut().push(senders.to_vec());
+            ControlFlow::Continue(())
+        };
+        let watch = Watch { every: Duration::from_millis(100), see: &see };
+        let record = run_watched(&scenario, contender.as_ref(), 1, Tolerated { busy: true }, &watch);
+        completed(&record);
+        let looks = looks.into_inner();
+        // 2 s, and none of the looks comes before its time.
+        assert!((2..=21).contains(&looks.len()), "{name}: {}", looks.len());
+        let last: Vec<&Sender> = looks.last().unwrap().iter().flatten().collect();
+        assert_eq!(last.len(), 2, "{name}");
+        let kernel = Kernel::of(&name).is_some();
+        for sender in last {
+            // 10 Mbit/s for 2 s are 2.5 MB; what was sent may wait in the queue of 50 kB, or be lost and not sent again yet.
+            assert!((1..=3_000_000).contains(&sender.bytes.unwrap()), "{name}: {sender:?}");
+            // 10 ms each way.
+            assert!(sender.smoothed_rtt.unwrap() >= Duration::from_millis(20), "{name}: {sender:?}");
+            assert!(sender.window.unwrap() > 0 && sender.packets_sent.unwrap() > 0, "{name}: {sender:?}");
+            // The kernel tells no state; a delivery rate comes from it and from BBR.
+            assert_eq!(sender.state.is_none(), kernel, "{name}: {sender:?}");
+            assert_eq!(sender.delivery_rate.is_some(), kernel || name.contains("bbr"), "{name}: {sender:?}");
+        }
+        let broken = Watch { every: Duration::from_millis(100), see: &|_| ControlFlow::Break(()) };
+        let record = run_watched(&scenario, contender.as_ref(), 1, Tolerated { busy: true }, &broken);
+        assert_eq!(record.outcome, RunOutcome::Failed("the run was broken off".to_owned()), "{name}");
     }
 }
 

@@ -148,6 +148,8 @@ pub(crate) fn bbr3(text: &str) -> Option<SenderView> {
         window: whole(text, "cwnd")?,
         in_flight: whole(text, "inflight")?,
         pacing_rate: rate(text, "pacing_rate"),
+        smoothed_rtt: None,
+        counters: None,
         mtu,
         model: Some(model),
     })

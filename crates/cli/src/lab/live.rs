@@ -3,6 +3,7 @@
 use std::{fmt::Write, process::ExitCode};
 
 use emu::network::{Network, Privilege, controllers};
+use indicatif::ProgressBar;
 use lab::{
     contender::Contender,
     experiment::{Experiment, store},
@@ -12,10 +13,10 @@ use lab::{
     scenario::Scenario,
     selftest::Check,
 };
-use live::{Agreement, KERNEL, Kernel, Tolerated, agreements, run_one};
+use live::{Agreement, KERNEL, Kernel, Tolerated, Watch, agreements, run_one, run_watched};
 use units::duration_text;
 
-use super::{RunArgs, contenders, print, progress, shell, writable};
+use super::{RunArgs, contenders, figures::Figures, print, progress, shell, writable};
 use crate::{
     failure::{Failure, UNSOUND},
     stdout::write_out,
@@ -72,7 +73,7 @@ pub(super) fn select(scenario: &mut Scenario, named: &[String], real_time: bool)
 }
 
 /// Runs the scenario in real time.
-pub(super) fn run(args: &RunArgs, scenario: Scenario) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &RunArgs, mut scenario: Scenario) -> Result<ExitCode, Failure> {
     let seeds = u64::from(scenario.run.seeds);
     let settings = shell::settings(&scenario, scenario.run.seed)?;
     if args.qlog.is_some() {
@@ -87,7 +88,8 @@ pub(super) fn run(args: &RunArgs, scenario: Scenario) -> Result<ExitCode, Failur
     writable(&args.out, "--out")?;
     let span = scenario.run.end().as_secs_f64();
     let experiment = Experiment::new(scenario.clone(), contenders(&scenario)?);
-    let manifest = experiment.manifest(&format!("{LAB}{REAL_TIME}"));
+    let lab = format!("{LAB}{REAL_TIME}");
+    let mut manifest = experiment.manifest(&lab);
     let cells = experiment.cells();
     #[expect(clippy::cast_precision_loss, reason = "fewer than 2^53 runs")]
     let minutes = cells.len() as f64 * span / 60.0;
@@ -98,17 +100,46 @@ pub(super) fn run(args: &RunArgs, scenario: Scenario) -> Result<ExitCode, Failur
         all.len(),
         duration_text::display(std::time::Duration::from_secs_f64(span)),
     );
-    let bar = progress(cells.len());
+    let names: Vec<String> = all.iter().map(|contender| contender.identity().name).collect();
+    let runs = cells.len();
+    let figures = Figures::start(args, &scenario, &names, runs)?;
+    let is_shown = figures.as_ref().is_some_and(Figures::shows);
+    let bar = if is_shown { ProgressBar::hidden() } else { progress(runs) };
     let (mut records, mut path) = (Vec::new(), None);
-    for cell in cells {
-        let tolerated = Tolerated { busy: args.accept_busy };
-        records.push(run_one(&scenario, all[cell.contender].as_ref(), cell.seed, tolerated));
+    for (place, cell) in cells.into_iter().enumerate() {
+        let (contender, tolerated) = (all[cell.contender].as_ref(), Tolerated { busy: args.accept_busy });
+        let record = match &figures {
+            None => run_one(&scenario, contender, cell.seed, tolerated),
+            Some(figures) => {
+                let watched = |watch: &Watch<'_>| run_watched(&scenario, contender, cell.seed, tolerated, watch);
+                match figures.run(place, cell.contender, cell.seed, watched) {
+                    Some(record) => record,
+                    // A run that was broken off has no figures of its whole time.
+                    None => break,
+                }
+            }
+        };
+        records.push(record);
         // After each, so that what was run is kept when somebody ends this.
         let stored = store(&args.out, &manifest, &records);
         path = Some(stored.map_err(|error| Failure::new(format_args!("cannot write the records: {error}")))?);
         bar.inc(1);
     }
     bar.finish_and_clear();
+    drop(figures);
+    let is_partial = records.len() < runs;
+    if is_partial {
+        eprintln!("interrupted: {} of {runs} runs are complete", records.len());
+        scenario.run.seeds = whole_seeds(&records, scenario.run.seed, all.len());
+        if scenario.run.seeds == 0 {
+            eprintln!("there is no report, since not every contender has run");
+            return Ok(ExitCode::from(UNSOUND));
+        }
+        // The report compares contenders over the same seeds, and says over how many.
+        let end = scenario.run.seed + u64::from(scenario.run.seeds);
+        records.retain(|record| record.seed < end);
+        manifest = Experiment::new(scenario.clone(), contenders(&scenario)?).manifest(&lab);
+    }
     let compared = agreements(&scenario, &all, &records);
     let mut report = Report::new(manifest, &records);
     (report.self_test, report.records) = (checks(&records, args.accept_busy), path);
@@ -116,7 +147,14 @@ pub(super) fn run(args: &RunArgs, scenario: Scenario) -> Result<ExitCode, Failur
     if !args.json {
         write_out(&(costs(&report, &records) + &agreement(&compared)))?;
     }
-    Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
+    Ok(if report.is_sound() && !is_partial { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
+}
+
+/// Number of seeds, from the first, with which all contenders have run.
+fn whole_seeds(records: &[Record], first: u64, contenders: usize) -> u32 {
+    let is_whole = |seed: &u64| records.iter().filter(|record| record.seed == *seed).count() == contenders;
+    let seeds = (first..).take_while(is_whole).count();
+    u32::try_from(seeds).unwrap_or(u32::MAX)
 }
 
 /// Refuses a contender whose controller the kernel does not have.

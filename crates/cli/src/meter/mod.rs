@@ -147,7 +147,6 @@ impl Meter {
     }
 
     /// A subject whose samples are brought by [`Followed::bring`].
-    #[cfg(test)]
     pub(crate) fn subject(&self, name: String) -> Followed {
         self.add(name, None)
     }
@@ -196,7 +195,6 @@ pub(crate) struct Followed {
     number: u64,
 }
 
-#[cfg(test)]
 impl Followed {
     /// Brings a sample.
     pub(crate) fn bring(&self, now: Instant, sample: Sample) {

@@ -24,8 +24,8 @@ const HELP: [&str; 8] = [
     "q, Ctrl-C  end with the results so far",
     "           again: end without them",
     "p, Space   pause the display only",
-    "Tab, ↓ ↑   another connection",
-    "← →        another figure",
+    "Tab, ↓ ↑   another row of the table",
+    "← →        another figure in the chart",
     "?          close this",
     "",
     "–          not measured",
@@ -207,8 +207,8 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, view: &View) {
     let columns = columns(area.width);
     let widths =
         std::iter::once(Constraint::Min(NAME)).chain(columns.iter().map(|(_, width)| Constraint::Length(*width)));
-    let head = std::iter::once(Cell::from("connection"))
-        .chain(columns.iter().map(|(column, _)| column.cell(column.head().to_owned())));
+    let head =
+        std::iter::once(Cell::default()).chain(columns.iter().map(|(column, _)| column.cell(column.head().to_owned())));
     let rows = model.lines.iter().map(|line| {
         let figures = columns.iter().map(|(column, _)| column.cell(column.text(line)));
         Row::new(std::iter::once(Cell::from(line.name.as_str())).chain(figures))
@@ -224,9 +224,9 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, view: &View) {
 
 fn draw_keys(frame: &mut Frame<'_>, area: Rect, view: &View) {
     let keys = if area.width < 60 {
-        "q end p pause Tab next ←→ figure ? help"
+        "q end p pause Tab row  ←→ figure ? help"
     } else {
-        "q end   p pause   Tab ↓ ↑ connection   ← → figure   ? help"
+        "q end   p pause   Tab ↓ ↑ row   ← → figure   ? help"
     };
     let mut line = Vec::new();
     if view.is_ending {

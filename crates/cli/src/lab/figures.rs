@@ -1,0 +1,217 @@
+//! Figures of runs in real time while they go on: `lab run --real-time` with `--screen` or `--prometheus`.
+
+use std::{
+    ops::ControlFlow,
+    thread,
+    time::{Duration, Instant},
+};
+
+use lab::{
+    record::Record,
+    scenario::{Scenario, Workload},
+};
+use live::{Sender, Watch};
+
+use super::RunArgs;
+use crate::{
+    failure::Failure,
+    interrupt::Interrupt,
+    meter::{Followed, Meter, Sample, TICK, exporter::Exporter},
+    runtime,
+    screen::Shown,
+    stop::Stop,
+};
+
+/// Connections of a contender that are followed each on its own. More are followed as one.
+const SEPARATE_MAX: u32 = 8;
+
+/// Figures of all runs, for those who watch.
+pub(super) struct Figures {
+    meter: Meter,
+    shown: Option<Shown>,
+    _exporter: Option<Exporter>,
+    stop: Stop,
+    /// Subjects of each contender: its connections, or all of them in one.
+    subjects: Vec<Vec<Followed>>,
+    has_streams: bool,
+    /// Number of the runs, and time that each takes.
+    runs: (usize, Duration),
+}
+
+impl Figures {
+    /// Starts what the options ask for; `None` if nothing. Starts threads: namespaces that need a process of one thread come first.
+    ///
+    /// # Errors
+    /// When the address of `--prometheus` or the terminal cannot be used.
+    pub(super) fn start(
+        args: &RunArgs,
+        scenario: &Scenario,
+        names: &[String],
+        runs: usize,
+    ) -> Result<Option<Self>, Failure> {
+        if !args.screen && args.prometheus.is_none() {
+            return Ok(None);
+        }
+        let span = scenario.run.end().as_secs_f64();
+        let meter = Meter::new(&format!("lab run {}", scenario.name), None);
+        let exporter = args.prometheus.map(|address| Exporter::start(address, meter.clone())).transpose()?;
+        let stop = Stop::default();
+        listen(stop.clone())?;
+        let subjects = names.iter().map(|name| follow(&meter, name, scenario.traffic.connections)).collect();
+        let shown = args.screen.then(|| {
+            let stop = stop.clone();
+            Shown::start(meter.clone(), args.json, move || stop.ask())
+        });
+        Ok(Some(Self {
+            meter,
+            shown: shown.transpose()?,
+            _exporter: exporter,
+            stop,
+            subjects,
+            has_streams: scenario.traffic.workload != Workload::Datagrams,
+            runs: (runs, Duration::from_secs_f64(span)),
+        }))
+    }
+
+    /// Returns whether it shows the progress.
+    pub(super) const fn shows(&self) -> bool {
+        self.shown.is_some()
+    }
+
+    /// Shows one of the runs, from 0, of this contender; `None` when somebody has asked to end.
+    pub(super) fn run(
+        &self,
+        place: usize,
+        contender: usize,
+        seed: u64,
+        run: impl FnOnce(&Watch<'_>) -> Record,
+    ) -> Option<Record> {
+        if self.stop.is_asked() {
+            return None;
+        }
+        let (runs, span) = self.runs;
+        {
+            let mut state = self.meter.state();
+            let left = span * u32::try_from(runs - place).unwrap_or(u32::MAX);
+            // Networks take a moment to begin and to end.
+            state.length = Some(state.begun.elapsed() + left);
+            state.stage = Some(format!("run {} of {runs}, seed {seed}", place + 1));
+        }
+        let subjects = &self.subjects[contender];
+        let see = |senders: &[Option<Sender>]| {
+            if self.stop.is_asked() {
+                return ControlFlow::Break(());
+            }
+            let samples: Vec<Sample> = senders.iter().map(|sender| self.sample(sender.as_ref())).collect();
+            let now = Instant::now();
+            if subjects.len() == samples.len() {
+                subjects.iter().zip(&samples).for_each(|(subject, sample)| subject.bring(now, sample.clone()));
+            } else if let [all] = &subjects[..] {
+                all.bring(now, together(&samples));
+            }
+            ControlFlow::Continue(())
+        };
+        let record = run(&Watch { every: TICK, see: &see });
+        // The contender is at rest, and has no figures.
+        subjects.iter().for_each(|subject| subject.bring(Instant::now(), Sample::default()));
+        (!self.stop.is_asked()).then_some(record)
+    }
+
+    fn sample(&self, sender: Option<&Sender>) -> Sample {
+        let Some(sender) = sender else { return Sample::default() };
+        Sample {
+            received: None,
+            sent: sender.bytes.filter(|_| self.has_streams),
+            rtt: sender.smoothed_rtt,
+            window: sender.window,
+            in_flight: sender.in_flight,
+            pacing_rate: sender.pacing_rate.map(|rate| rate.as_bps()),
+            delivery_rate: sender.delivery_rate.map(|rate| rate.as_bps()),
+            packets_sent: sender.packets_sent,
+            packets_lost: sender.packets_lost,
+            packets_repaired: sender.packets_repaired,
+            acks: sender.acks,
+            state: sender.state,
+            rtts: None,
+        }
+    }
+}
+
+/// Subjects of a contender.
+fn follow(meter: &Meter, name: &str, connections: u32) -> Vec<Followed> {
+    match connections {
+        2..=SEPARATE_MAX => (1..=connections).map(|number| meter.subject(format!("{name} {number}"))).collect(),
+        _ => vec![meter.subject(name.to_owned())],
+    }
+}
+
+/// Figures of connections together: sums, the mean RTT, the state that all are in.
+fn together(samples: &[Sample]) -> Sample {
+    let sum = |of: fn(&Sample) -> Option<u64>| samples.iter().filter_map(of).reduce(|one, other| one + other);
+    let rtts: Vec<Duration> = samples.iter().filter_map(|sample| sample.rtt).collect();
+    let state = samples.first().and_then(|sample| sample.state);
+    Sample {
+        received: sum(|sample| sample.received),
+        sent: sum(|sample| sample.sent),
+        rtt: rtts.iter().sum::<Duration>().checked_div(u32::try_from(rtts.len()).unwrap_or(u32::MAX)),
+        window: sum(|sample| sample.window),
+        in_flight: sum(|sample| sample.in_flight),
+        pacing_rate: sum(|sample| sample.pacing_rate),
+        delivery_rate: sum(|sample| sample.delivery_rate),
+        packets_sent: sum(|sample| sample.packets_sent),
+        packets_lost: sum(|sample| sample.packets_lost),
+        packets_repaired: sum(|sample| sample.packets_repaired),
+        acks: sum(|sample| sample.acks),
+        state: state.filter(|state| samples.iter().all(|sample| sample.state == Some(*state))),
+        rtts: None,
+    }
+}
+
+/// Ends the runs at Ctrl-C and SIGTERM. On a thread with a runtime of its own: the runs have none.
+fn listen(stop: Stop) -> Result<(), Failure> {
+    let runtime = runtime::start()?;
+    let mut interrupt = {
+        let _entered = runtime.enter();
+        Interrupt::listen()?
+    };
+    thread::spawn(move || {
+        runtime.block_on(async {
+            loop {
+                interrupt.wait().await;
+                stop.ask();
+            }
+        });
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_connections_are_one_subject() {
+        let meter = Meter::new("test", None);
+        let held: Vec<_> = [1, 3, 20].map(|connections| follow(&meter, "tiderace cubic", connections)).into();
+        let names: Vec<String> = meter.state().subjects.iter().map(|subject| subject.name.clone()).collect();
+        let expected = ["tiderace cubic", "tiderace cubic 1", "tiderace cubic 2", "tiderace cubic 3", "tiderace cubic"];
+        assert_eq!(names, expected);
+        drop(held);
+    }
+
+    #[test]
+    fn figures_together_are_sums_and_a_mean() {
+        let one = |state, millis, lost| Sample {
+            sent: Some(1_000),
+            rtt: Some(Duration::from_millis(millis)),
+            packets_lost: lost,
+            state: Some(state),
+            ..Sample::default()
+        };
+        let both = together(&[one("startup", 20, Some(3)), one("startup", 40, None)]);
+        assert_eq!((both.sent, both.rtt), (Some(2_000), Some(Duration::from_millis(30))));
+        assert_eq!((both.packets_lost, both.state, both.window), (Some(3), Some("startup"), None));
+        assert_eq!(together(&[one("startup", 20, None), one("drain", 20, None)]).state, None);
+        assert_eq!(together(&[]), Sample::default());
+    }
+}
