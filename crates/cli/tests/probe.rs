@@ -3,6 +3,7 @@
 
 mod program;
 mod scratch;
+mod terminal;
 
 use std::{
     io::Read,
@@ -14,6 +15,7 @@ use std::{
 use program::{Service, refused, run, run_json};
 use scratch::Scratch;
 use serde_json::Value;
+use terminal::AtTerminal;
 
 fn serve(options: &[&str]) -> Service {
     Service::start(&[&["probe", "--serve", "127.0.0.1:0", "--json"], options].concat())
@@ -27,6 +29,23 @@ fn figure<'a>(report: &'a Value, name: &str, direction: Option<&str>) -> &'a Val
 
 fn number(figure: &Value, name: &str) -> f64 {
     figure[name].as_f64().unwrap_or_else(|| panic!("{figure} has no {name}"))
+}
+
+#[test]
+fn the_screen_shows_the_part_that_runs_and_q_keeps_the_figures() {
+    let server = serve(&[]);
+    let token = server.ready["token"].as_str().unwrap().to_owned();
+    let base = ["probe", server.address(), "--pin", server.fingerprint(), "--token", &token, "--yes", "--screen"];
+    let mut probe = AtTerminal::start(&[&base[..], &["--time", "600 s"]].concat());
+    probe.until(&["probe", "datagrams", "Mbit/s", "rate", "down", "help"]);
+    probe.press("q");
+    let (code, rest) = probe.ended();
+    assert_eq!(code, Some(1), "{rest}");
+    assert!(rest.contains("rtt-idle") && rest.contains("since the run was interrupted"), "{rest}");
+    // Without a terminal nothing moves a cursor.
+    let output = run(&[&base[..], &["--time", "6 s", "--bytes", "2 MB"]].concat());
+    let [stdout, stderr] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert!(output.status.success() && !stdout.contains('\u{1b}') && !stderr.contains('\u{1b}'), "{stdout} {stderr}");
 }
 
 #[test]

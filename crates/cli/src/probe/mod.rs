@@ -24,7 +24,7 @@ use tiderace::units::{DataSize, duration_text};
 
 use crate::{
     address::plain,
-    failure::Failure,
+    failure::{Failure, UNSOUND},
     runtime,
     stdout::{write_json_line, write_out},
     trust::{CertificateArgs, TrustArgs},
@@ -45,13 +45,16 @@ const SERVE: &str = "Serve (with --serve)";
 /// The serving end accepts clients that have its token (or any client, with --open). It sends only to hosts that the QUIC handshake has
 /// validated, within its limits. It uses one UDP and TCP port, and another UDP port for datagrams (--udp-port).
 ///
-/// Exit code 0: measured; notes name what could not be measured. 2: an option is wrong, the server cannot be reached, or it refuses.
+/// Ctrl-C ends the run early. The report then has the figures up to that moment, and notes name the others.
+///
+/// Exit code 0: measured; notes name what could not be measured. 1: interrupted. 2: an option is wrong, the server cannot be reached, or it refuses.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
   tiderace probe --serve 0.0.0.0:4433
   tiderace probe 192.0.2.1:4433 --pin FINGERPRINT --token TOKEN
   tiderace probe 192.0.2.1:4433 --pin FINGERPRINT --token TOKEN --yes --json --scenario my-path.toml
   tiderace lab run my-path.toml
+  tiderace probe 192.0.2.1:4433 --pin FINGERPRINT --token TOKEN --yes --screen
   tiderace probe 192.0.2.1:4433 --pin FINGERPRINT --token TOKEN --idle --nat-timeout '2 min'
 
 Documentation: docs/probe.md")]
@@ -92,6 +95,10 @@ struct ProbeArgs {
     /// Measure the timeout of NAT bindings up to this time; takes as long
     #[arg(long, value_name = "TIME", value_parser = duration_text::parse)]
     nat_timeout: Option<Duration>,
+    /// Show rates and round trips of each part on a screen of its own; the last line has the keys. Without a terminal, or with --json, lines
+    /// every 5 s
+    #[arg(long)]
+    screen: bool,
     /// Write a scenario with this path, for `tiderace lab run FILE`
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
@@ -167,7 +174,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 
 async fn measure(server: &str, args: &Args) -> Result<ExitCode, Failure> {
     args.probe.check()?;
-    let results = client::run(server, &args.probe).await?;
+    let results = client::run(server, &args.probe, args.json).await?;
     if args.json {
         write_json_line(&report::json(&results, server))?;
     } else {
@@ -184,7 +191,7 @@ async fn measure(server: &str, args: &Args) -> Result<ExitCode, Failure> {
         })?;
         eprintln!("scenario: tiderace lab run {}", file.display());
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if results.is_partial { ExitCode::from(UNSOUND) } else { ExitCode::SUCCESS })
 }
 
 /// Lower-case letters, digits and hyphens, as names of scenarios are.

@@ -17,6 +17,7 @@ pub(super) fn json(results: &Results, server: &str) -> Value {
     let shaped = Direction::BOTH.map(|direction| (direction.name(), results.way(direction).shaped()));
     json!({
         "server": server,
+        "partial": results.is_partial,
         "figures": results.figures(),
         "udp": { "passes": true, "slower_than_tcp_by": shaped.into_iter().collect::<std::collections::BTreeMap<_, _>>() },
         "recommendation": recommend(results),

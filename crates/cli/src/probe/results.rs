@@ -81,6 +81,8 @@ pub(super) struct Results {
     pub(super) up: DirectionResults,
     pub(super) down: DirectionResults,
     pub(super) nat: Option<Measured<NatTimeout>>,
+    /// Set when the run was interrupted.
+    pub(super) is_partial: bool,
     /// Reasons why figures are missing.
     pub(super) notes: Vec<String>,
     pub(super) cost: Cost,

@@ -30,6 +30,8 @@ pub(super) struct Inbox {
     pub(super) pongs: Mutex<HashMap<u8, Vec<Pong>>>,
     /// Smallest round trip so far, in microseconds.
     pub(super) smallest: AtomicU64,
+    /// Newest round trip, in microseconds; 0 before the first.
+    pub(super) latest: AtomicU64,
     pub(super) nonce: AtomicU64,
 }
 
@@ -39,6 +41,7 @@ impl Inbox {
             Kind::Pong => {
                 let rtt = at.saturating_sub(packet.sent);
                 self.smallest.fetch_min(rtt, Ordering::Relaxed);
+                self.latest.store(rtt, Ordering::Relaxed);
                 self.nonce.store(packet.nonce, Ordering::Relaxed);
                 let mut pongs = lock(&self.pongs);
                 let pongs = pongs.entry(packet.train).or_default();

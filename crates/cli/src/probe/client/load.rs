@@ -10,6 +10,7 @@ use tokio::{
 };
 
 use super::{Direction, path::Path};
+use crate::meter::{Followed, Sample};
 use crate::probe::{
     estimate::responsiveness::Probes,
     protocol::{self, Answer, ENOUGH, ExchangeError, Request},
@@ -46,6 +47,11 @@ pub(super) async fn load(
     for _ in 0..CONNECTIONS {
         connections.push(join(path).await?.0);
     }
+    let followed: Vec<_> = connections
+        .iter()
+        .enumerate()
+        .map(|(place, connection)| follow(path, place, connection.clone(), direction))
+        .collect();
     let mut streams = JoinSet::new();
     for connection in connections.clone() {
         match direction {
@@ -71,13 +77,14 @@ pub(super) async fn load(
     let (pings, own, (handshakes, foreign)) = tokio::select! {
         done = timeout(lasts * 3 + PATIENCE, work) => done.map_err(|_| ExchangeError::Silence)?,
         () = too_much => {
-            path.charge(moved(&connections));
+            path.charge_load(moved(&connections));
             return Err(ExchangeError::Bytes);
         }
     };
     let (after, span) = (moved(&connections), from.elapsed());
-    path.charge(after);
+    path.charge_load(after);
     streams.shutdown().await;
+    drop(followed);
     for connection in &connections {
         connection.close(0, b"");
     }
@@ -86,6 +93,27 @@ pub(super) async fn load(
     #[expect(clippy::cast_precision_loss, reason = "bytes far below 2^53")]
     let goodput = after.saturating_sub(before) as f64 * 8.0 / span.as_secs_f64();
     Ok(Loaded { rtts: pings.rtts(), probes: Probes { handshakes, foreign, own }, goodput })
+}
+
+/// Shows a connection to those who watch.
+fn follow(path: &Path, place: usize, connection: Connection, direction: Direction) -> Option<Followed> {
+    path.follow(&format!("load {}", place + 1), move || {
+        let stats = connection.stats()?;
+        let rtt = (stats.smoothed_rtt > 0).then(|| Duration::from_nanos(stats.smoothed_rtt));
+        Some(match direction {
+            Direction::Down => Sample { received: Some(stats.stream_bytes_delivered), rtt, ..Sample::default() },
+            Direction::Up => Sample {
+                sent: Some(stats.stream_bytes_sent.saturating_sub(stats.stream_bytes_retransmitted)),
+                rtt,
+                window: Some(stats.congestion_window),
+                in_flight: Some(stats.bytes_in_flight),
+                packets_sent: Some(stats.packets_sent),
+                packets_lost: Some(stats.packets_lost),
+                acks: Some(stats.ack_frames_received),
+                ..Sample::default()
+            },
+        })
+    })
 }
 
 /// Bytes that a connection has moved, each counted once.

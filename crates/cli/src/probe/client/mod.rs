@@ -37,6 +37,9 @@ use super::{
 use crate::{
     address::{self, Target},
     failure::Failure,
+    meter::{Followed, Meter, Ticking},
+    screen::Shown,
+    stop::Stop,
     trust::{self, Sessions},
 };
 
@@ -69,13 +72,21 @@ const CAREFUL: f64 = 50.0;
 const SILENCES: [u64; 14] = [5, 10, 15, 20, 25, 30, 45, 60, 90, 120, 180, 240, 300, 600];
 
 /// Measures the path to a server.
-pub(super) async fn run(host: &str, args: &ProbeArgs) -> Result<Results, Failure> {
+///
+/// # Errors
+/// When the server cannot be reached or refuses, or the terminal cannot be used.
+pub(super) async fn run(host: &str, args: &ProbeArgs, plain: bool) -> Result<Results, Failure> {
     let target = address::resolve(host)?;
     args.trust.warn();
     let consent = consent::ask(args)?;
     let begun = Instant::now();
-    let path = Arc::new(connect(&target, args).await?);
-    let mut probe = Probe { path, results: Results::default(), begun: Instant::now(), time: args.time };
+    let mut path = connect(&target, args).await?;
+    // Before this there is nothing to report, and Ctrl-C ends the program.
+    let stop = Stop::on_interrupt()?;
+    let length = args.time + args.nat_timeout.unwrap_or_default();
+    let watched = args.screen.then(|| Watched::start(&mut path, host, length, plain, &stop)).transpose()?;
+    let results = Results::default();
+    let mut probe = Probe { path: Arc::new(path), results, begun: Instant::now(), time: args.time, stop };
     probe.light().await;
     if consent == Consent::Given {
         probe.heavy().await;
@@ -89,11 +100,30 @@ pub(super) async fn run(host: &str, args: &ProbeArgs) -> Result<Results, Failure
     if probe.path.is_cut() {
         probe.note("a limit of bytes (`--bytes`, or the server's) has cut trains short");
     }
-    let Probe { path, mut results, .. } = probe;
+    drop(watched);
+    let Probe { path, mut results, stop, .. } = probe;
+    results.is_partial = stop.is_asked();
     results.cost = Cost { bytes: path.spent(), seconds: begun.elapsed().as_secs_f64() };
     path.connection.close(0, b"done");
     let _ = timeout(Duration::from_millis(100), path.endpoint.wait_idle()).await;
     Ok(results)
+}
+
+/// View of the measurement while it goes on: `--screen`.
+struct Watched {
+    _shown: Shown,
+    _datagrams: Option<Followed>,
+    _ticking: Ticking,
+}
+
+impl Watched {
+    fn start(path: &mut Path, host: &str, length: Duration, plain: bool, stop: &Stop) -> Result<Self, Failure> {
+        let (meter, stop) = (Meter::new(&format!("probe {host}"), Some(length)), stop.clone());
+        path.meter = Some(meter.clone());
+        let (ticking, datagrams) = (meter.ticking(), path.follow_datagrams());
+        let shown = Shown::start(meter, plain, move || stop.ask())?;
+        Ok(Self { _shown: shown, _datagrams: datagrams, _ticking: ticking })
+    }
 }
 
 /// Opens connection, session and datagrams.
@@ -176,6 +206,7 @@ struct Probe {
     results: Results,
     begun: Instant,
     time: Duration,
+    stop: Stop,
 }
 
 impl Probe {
@@ -196,11 +227,25 @@ impl Probe {
     ) -> Option<Measured<T>> {
         let (bytes, begun) = (self.path.spent(), Instant::now());
         let left = self.left();
+        if self.stop.is_asked() {
+            self.note(format!("{what}: not measured, since the run was interrupted"));
+            return None;
+        }
+        if let Some(meter) = &self.path.meter {
+            meter.state().stage = Some(what.to_owned());
+        }
         if left.is_zero() {
             self.note(format!("{what}: not measured, since `--time` is over"));
             return None;
         }
-        let found = timeout(left.max(Duration::from_secs(1)), work).await;
+        let stop = self.stop.clone();
+        let found = tokio::select! {
+            found = timeout(left.max(Duration::from_secs(1)), work) => found,
+            () = stop.wait() => {
+                self.note(format!("{what}: not measured, since the run was interrupted"));
+                return None;
+            }
+        };
         let cost = Cost { bytes: self.path.spent() - bytes, seconds: begun.elapsed().as_secs_f64() };
         match found {
             Ok(Ok(Some(value))) => return Some(Measured { value, cost }),
@@ -343,7 +388,11 @@ impl Probe {
             waits.spawn(async move { (silence, path.comes_after(Duration::from_secs(silence)).await) });
         }
         let mut found = Vec::new();
-        while let Some(joined) = waits.join_next().await {
+        let stop = self.stop.clone();
+        while let Some(joined) = tokio::select! {
+            joined = waits.join_next() => joined,
+            () = stop.wait() => None,
+        } {
             match joined {
                 Ok((silence, Ok(comes))) => found.push((silence, comes)),
                 Ok((silence, Err(error))) => self.note(format!("NAT: {silence} s not measured: {error}")),
@@ -356,7 +405,12 @@ impl Probe {
         let forgets_s =
             found.iter().filter(|(silence, comes)| !comes && *silence > survives_s).map(|(silence, _)| *silence).min();
         if found.is_empty() {
-            return self.note("NAT: not measured: `--nat-timeout` is below 5 s, or no packet came back");
+            let reason = if stop.is_asked() {
+                "the run was interrupted"
+            } else {
+                "`--nat-timeout` is below 5 s, or no packet came back"
+            };
+            return self.note(format!("NAT: not measured: {reason}"));
         }
         let cost = Cost { bytes: path.spent() - bytes, seconds: begun.elapsed().as_secs_f64() };
         self.results.nat = Some(Measured { value: NatTimeout { survives_s, forgets_s }, cost });

@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     address::any_for,
+    meter::{self, Followed, Meter},
     probe::{
         client::Direction,
         port::{Port, is_too_large, now},
@@ -51,6 +52,10 @@ pub(super) struct Path {
     ping_number: AtomicU32,
     /// Bytes of datagrams on the wire in both directions, and of load.
     spent: Arc<AtomicU64>,
+    /// The part of them that loads have moved.
+    loads: Arc<AtomicU64>,
+    /// Figures for those who watch.
+    pub(super) meter: Option<Meter>,
     limit: u64,
     is_cut: AtomicBool,
 }
@@ -98,6 +103,8 @@ impl Path {
             next_train,
             ping_number,
             spent,
+            loads: Arc::default(),
+            meter: None,
             limit,
             is_cut,
         })
@@ -111,6 +118,35 @@ impl Path {
     /// Bytes that may still be used.
     pub(super) fn left(&self) -> u64 {
         self.limit.saturating_sub(self.spent())
+    }
+
+    /// Enters bytes that a load has moved.
+    pub(super) fn charge_load(&self, bytes: u64) {
+        self.loads.fetch_add(bytes, Ordering::Relaxed);
+        self.charge(bytes);
+    }
+
+    /// Shows the datagrams of both directions as a subject, with their bytes on the wire and the newest round trip.
+    pub(super) fn follow_datagrams(&self) -> Option<Followed> {
+        let (spent, loads, inbox) = (self.spent.clone(), self.loads.clone(), self.inbox.clone());
+        let look = move || {
+            let latest = inbox.latest.load(Ordering::Relaxed);
+            Some(meter::Sample {
+                received: Some(spent.load(Ordering::Relaxed).saturating_sub(loads.load(Ordering::Relaxed))),
+                rtt: (latest > 0).then(|| Duration::from_micros(latest)),
+                ..meter::Sample::default()
+            })
+        };
+        self.follow("datagrams", look)
+    }
+
+    /// Shows a subject to those who watch, until the result is dropped.
+    pub(super) fn follow(
+        &self,
+        name: &str,
+        look: impl FnMut() -> Option<meter::Sample> + Send + 'static,
+    ) -> Option<Followed> {
+        self.meter.as_ref().map(|meter| meter.follow(name.to_owned(), look))
     }
 
     /// Enters bytes that were moved beside the datagrams.

@@ -1,6 +1,13 @@
 //! The kernel's TCP on the same path, for comparison with UDP.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -12,6 +19,7 @@ use tokio::{
 };
 
 use super::{Direction, path::Path};
+use crate::meter::Sample;
 
 /// Bytes that are written and read at a time.
 const CHUNK: usize = 64 * 1024;
@@ -30,11 +38,13 @@ struct Progress {
     /// The first count behind a third of the time, and the last one.
     from: Option<(Instant, u64)>,
     last: Option<(Instant, u64)>,
+    /// The last count, for those who watch.
+    shown: Arc<AtomicU64>,
 }
 
 impl Progress {
     fn new(lasts: Duration) -> Self {
-        Self { begun: Instant::now(), lasts, from: None, last: None }
+        Self { begun: Instant::now(), lasts, from: None, last: None, shown: Arc::default() }
     }
 
     fn until(&self) -> Instant {
@@ -47,6 +57,7 @@ impl Progress {
             self.from.get_or_insert((now, bytes));
         }
         self.last = Some((now, bytes));
+        self.shown.store(bytes, Ordering::Relaxed);
     }
 
     /// Bit/s between both counts; `None` when they lie too close together, as where an end has stopped for most of the time.
@@ -68,6 +79,9 @@ pub(super) async fn goodput(path: &Path, direction: Direction, lasts: Duration, 
     let (reader, writer) = stream.into_split();
     let mut progress = Progress::new(lasts);
     let until = progress.until();
+    let shown = progress.shown.clone();
+    let look = move || Some(Sample { received: Some(shown.load(Ordering::Relaxed)), ..Sample::default() });
+    let _followed = path.follow("kernel TCP", look);
     // An end of the time is the end of the measurement; an error shows in what was counted.
     let _ = match direction {
         Direction::Down => timeout(lasts, download(reader, &mut progress, bytes)).await.map(|_| ()),
@@ -79,7 +93,7 @@ pub(super) async fn goodput(path: &Path, direction: Direction, lasts: Duration, 
             }
         }
     };
-    path.charge(progress.last.map_or(0, |(_, bytes)| bytes));
+    path.charge_load(progress.last.map_or(0, |(_, bytes)| bytes));
     progress.goodput()
 }
 
