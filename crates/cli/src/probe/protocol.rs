@@ -153,6 +153,20 @@ pub(super) async fn write<T: Serialize>(stream: &mut SendStream, message: &T) ->
     stream.write_all(&[&length[..], &text].concat()).await
 }
 
+/// Writes a request, the only message on its stream.
+///
+/// A server that has read the request may stop the stream before the end of it is written. The answer decides.
+///
+/// # Errors
+/// When the stream or the connection does not take it.
+pub(super) async fn request(stream: &mut SendStream, request: &Request) -> Result<(), WriteError> {
+    write(stream, request).await?;
+    match stream.finish() {
+        Err(WriteError::Stopped(_)) => Ok(()),
+        finished => finished,
+    }
+}
+
 /// Reads a message.
 ///
 /// # Errors

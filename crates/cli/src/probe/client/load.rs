@@ -143,8 +143,7 @@ async fn join(path: &Path) -> Result<(Connection, Duration), ExchangeError> {
 async fn exchange(connection: &Connection, request: &Request) -> Result<Answer, ExchangeError> {
     let exchange = async {
         let (mut send, mut recv) = connection.open_bi().await?;
-        protocol::write(&mut send, request).await?;
-        send.finish()?;
+        protocol::request(&mut send, request).await?;
         protocol::read(&mut recv).await
     };
     timeout(PATIENCE, exchange).await.map_err(|_| ExchangeError::Silence)?
@@ -152,8 +151,7 @@ async fn exchange(connection: &Connection, request: &Request) -> Result<Answer, 
 
 async fn download(connection: Connection, most: u64) -> Result<(), ExchangeError> {
     let (mut send, mut recv) = connection.open_bi().await?;
-    protocol::write(&mut send, &Request::Download).await?;
-    send.finish()?;
+    protocol::request(&mut send, &Request::Download).await?;
     let mut left = most;
     while let Some(chunk) = recv.read_chunk(usize::MAX).await? {
         left = left.saturating_sub(chunk.len() as u64);

@@ -155,8 +155,7 @@ async fn connect(target: &Target, args: &ProbeArgs) -> Result<Path, Failure> {
 
 async fn welcome(connection: &Connection, begin: &Request) -> Result<Welcome, ExchangeError> {
     let (mut send, mut recv) = connection.open_bi().await?;
-    protocol::write(&mut send, begin).await?;
-    send.finish()?;
+    protocol::request(&mut send, begin).await?;
     match protocol::read(&mut recv).await? {
         Answer::Welcome(welcome) => Ok(welcome),
         Answer::Refused(refusal) => Err(refusal.into()),

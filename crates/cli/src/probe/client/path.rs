@@ -189,8 +189,7 @@ impl Path {
     pub(super) async fn ask(&self, request: &Request, takes: Duration) -> Result<Answer, ExchangeError> {
         let exchange = async {
             let (mut send, mut recv) = self.connection.open_bi().await?;
-            protocol::write(&mut send, request).await?;
-            send.finish()?;
+            protocol::request(&mut send, request).await?;
             let answer = protocol::read(&mut recv).await?;
             match answer {
                 Answer::Refused(refusal) => Err(refusal.into()),
@@ -285,8 +284,7 @@ impl Path {
         self.is_cut.fetch_or(account.is_cut, Ordering::Relaxed);
         self.settle().await;
         let (mut send, mut recv) = self.connection.open_bi().await?;
-        protocol::write(&mut send, &Request::Records { train }).await?;
-        send.finish()?;
+        protocol::request(&mut send, &Request::Records { train }).await?;
         let records = async {
             match protocol::read(&mut recv).await? {
                 Answer::Records { count, dropped } => {
