@@ -24,10 +24,11 @@ use crate::{
 /// Limits on the memory of a TCP connection. Over HTTP/1.1: number of header fields without trailers, and bytes of the read buffer …
 const H1_FIELDS: usize = 128;
 const H1_BUFFER: usize = 256 * 1024;
-/// … over HTTP/2: bytes of a field section, and of unread content, for a stream and in total.
+/// … over HTTP/2: bytes of a field section, and of unread content, for a stream and in total. The connection has room for 32 streams that nobody
+/// reads: when its window is full, no other stream goes on.
 const H2_FIELDS: u32 = 64 * 1024;
 const H2_STREAM: u32 = 2 << 20;
-const H2_CONNECTION: u32 = 5 << 20;
+const H2_CONNECTION: u32 = 64 << 20;
 /// Silence after which an HTTP/2 connection with a pending answer sends a PING, and time limit of its answer.
 const H2_SILENCE: Duration = Duration::from_secs(20);
 
@@ -187,10 +188,14 @@ impl Link {
         if matches!(self, Self::Quic(_)) { Leg::Quic } else { Leg::Tcp }
     }
 
-    /// Returns whether a request can be sent at this moment.
+    /// Returns whether a request can be sent at this moment, and the content of other responses, which nobody reads, leaves room for its
+    /// response.
     pub(crate) fn is_ready(&self) -> bool {
         match self {
-            Self::Quic(quic) => quic.connection().close_reason().is_none(),
+            Self::Quic(quic) => {
+                let connection = quic.connection();
+                connection.close_reason().is_none() && !connection.is_mostly_unread()
+            }
             Self::H2(sender, _) => sender.is_ready(),
             Self::H1(sender) => sender.is_ready(),
         }

@@ -14,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt, Empty, Full};
+use http_body_util::{BodyExt, Empty, Full, combinators::UnsyncBoxBody};
 use site::{PATIENT, Site, client, content, read};
 use tiderace::{EarlyData, Endpoint, Identity, Profile, RustlsServer, ServerConfig};
 use tiderace_client::{Client, Evidence, Leg, Route, Trust, Verdict};
@@ -57,6 +57,60 @@ async fn a_service_of_tower_shares_connections() {
     client.close().await;
     let error = client.call(request("ftp://127.0.0.1/")).await.err().unwrap();
     assert!(error.to_string().contains("no http or https URL"), "{error}");
+}
+
+/// Begins to read a response, so that the windows grow.
+async fn begin(
+    client: &mut Client,
+    request: Request<Empty<Bytes>>,
+) -> UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>> {
+    let mut body = tokio::time::timeout(LIMIT, client.call(request)).await.expect("a response").unwrap().into_body();
+    let mut bytes = 0;
+    while bytes < 4 << 20 {
+        let frame = tokio::time::timeout(LIMIT, body.frame()).await.expect("content").unwrap().unwrap();
+        bytes += frame.into_data().unwrap().len();
+    }
+    body
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn responses_that_nobody_reads_hold_up_no_other() {
+    let site = Site::new("unread", "");
+    site.add("large", 256 << 20);
+    let request = |path: &str, only: Leg| {
+        let mut request = Request::get(format!("{}{path}", site.url)).body(Empty::new()).unwrap();
+        request.extensions_mut().insert(Route { only: Some(only), ..Route::default() });
+        request
+    };
+    // Over HTTP/2 they leave room.
+    let mut client = client(&site.trust, PATIENT);
+    let mut unread = Vec::new();
+    for _ in 0..8 {
+        unread.push(begin(&mut client, request("large", Leg::Tcp)).await);
+    }
+    let response = tokio::time::timeout(LIMIT, client.call(request("", Leg::Tcp))).await.expect("a response").unwrap();
+    assert!(response.extensions().get::<Evidence>().unwrap().reused);
+    let content = tokio::time::timeout(LIMIT, response.into_body().collect()).await.expect("content").unwrap();
+    assert_eq!(content.to_bytes(), "hello");
+    // Over HTTP/3 another connection takes what comes once they fill the window. A request that comes sooner shares it and may wait.
+    for _ in 0..3 {
+        unread.push(begin(&mut client, request("large", Leg::Quic)).await);
+        let begun = Instant::now();
+        loop {
+            assert!(begun.elapsed() < LIMIT, "all requests share the connection");
+            let fetched = async {
+                let response = client.call(request("", Leg::Quic)).await.unwrap();
+                let reused = response.extensions().get::<Evidence>().unwrap().reused;
+                (reused, response.into_body().collect().await.unwrap().to_bytes())
+            };
+            if let Ok((reused, content)) = tokio::time::timeout(Duration::from_secs(1), fetched).await {
+                assert_eq!(content, "hello");
+                if !reused {
+                    break;
+                }
+            }
+        }
+    }
 }
 
 /// Towards the server, or back.

@@ -438,6 +438,13 @@ impl Connection {
         state.endpoint.connection(self.held.handle).map_or(0, transport::Connection::challenges_received)
     }
 
+    /// Returns whether received data that nobody has read takes half of the connection's flow control window, or more: the peer may soon be
+    /// unable to send on any stream (RFC 9000 §4.1). A client with a choice sends further requests on another connection.
+    pub fn is_mostly_unread(&self) -> bool {
+        let state = self.held.shared.lock();
+        state.endpoint.connection(self.held.handle).is_some_and(transport::Connection::is_mostly_unread)
+    }
+
     /// Statistics at this moment; `None` once the connection is forgotten.
     pub fn stats(&self) -> Option<Stats> {
         Some(self.held.shared.lock().endpoint.connection(self.held.handle)?.stats())

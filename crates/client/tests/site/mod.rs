@@ -47,6 +47,12 @@ impl Site {
         Self { directory, process, url, trust: Trust::Pem(made.cert.pem().into_bytes()) }
     }
 
+    /// Adds a file, of zeros.
+    pub(crate) fn add(&self, name: &str, size: u64) {
+        let file = std::fs::File::create(self.directory.join("www").join(name)).unwrap();
+        file.set_len(size).unwrap();
+    }
+
     pub(crate) fn port(&self) -> u16 {
         self.process.addresses()[0].port()
     }

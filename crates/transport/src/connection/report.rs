@@ -5,7 +5,11 @@ use std::net::SocketAddr;
 use units::Duration;
 use wire::{ConnectionId, Side};
 
-use super::{Connection, sources::Sources, spaces::SpaceId};
+use super::{
+    Connection,
+    sources::Sources,
+    spaces::{SpaceId, Spaces},
+};
 use crate::{
     ack_frequency::AckFrequency,
     congestion::PathModel,
@@ -105,15 +109,17 @@ impl Connection {
         &self.memory.budget
     }
 
+    /// Returns whether unread data takes half of the flow control window, or more: all streams may soon be blocked (RFC 9000 §4.1).
+    pub fn is_mostly_unread(&self) -> bool {
+        self.packets.sources.streams.is_mostly_unread()
+    }
+
     /// All figures at this moment.
     pub fn stats(&self) -> Stats {
         let mut stats = self.stats;
         report_path(self.paths.active(), &mut stats);
         stats.congestion_events += self.paths.congestion_events();
-        if let Some(space) = self.packets.spaces.get(SpaceId::DATA) {
-            stats.receive_times_sent = space.acks.times_reported();
-            stats.packets_per_ack_obeyed = u64::from(space.acks.policy().ack_eliciting_threshold);
-        }
+        self.packets.spaces.report(&mut stats);
         self.packets.sources.report(&mut stats);
         stats.waiting_bytes_received = self.reception.unopened_bytes() as u64;
         stats
@@ -127,9 +133,7 @@ impl Connection {
     /// Bytes of memory that the connection takes: its state, the records of packets, streams, and their data that waits to be
     /// acknowledged or to be read. What the application has written ahead is not in it, nor what the TLS library holds.
     pub fn memory(&self) -> usize {
-        let streams = self.packets.sources.streams.figures();
-        let waiting = streams.send_buffered_bytes - streams.send_unsent_bytes + streams.receive_buffered_bytes;
-        size_of::<Self>() + self.records_memory() + (streams.overhead_bytes + waiting) as usize
+        size_of::<Self>() + self.records_memory() + self.packets.sources.streams.figures().memory() as usize
     }
 
     /// The state of recovery and congestion control of the path in use.
@@ -178,6 +182,16 @@ fn report_path(path: &Path, stats: &mut Stats) {
         stats.reverse_delay_variation = nanos(one_way.smoothed(PathDirection::Reverse));
         stats.forward_delay_variation_latest = nanos(one_way.latest(PathDirection::Forward));
         stats.reverse_delay_variation_latest = nanos(one_way.latest(PathDirection::Reverse));
+    }
+}
+
+impl Spaces {
+    /// Figures of acknowledgements.
+    fn report(&self, stats: &mut Stats) {
+        if let Some(space) = self.get(SpaceId::DATA) {
+            stats.receive_times_sent = space.acks.times_reported();
+            stats.packets_per_ack_obeyed = u64::from(space.acks.policy().ack_eliciting_threshold);
+        }
     }
 }
 

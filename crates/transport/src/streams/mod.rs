@@ -141,6 +141,13 @@ pub struct StreamFigures {
     pub overhead_bytes: u64,
 }
 
+impl StreamFigures {
+    /// Bytes of memory that streams take: their state, and data that waits to be acknowledged or to be read.
+    pub(crate) fn memory(&self) -> u64 {
+        self.overhead_bytes + self.send_buffered_bytes - self.send_unsent_bytes + self.receive_buffered_bytes
+    }
+}
+
 /// Memory of a stream before it holds data, in bytes, at most: places are made for up to twice as many as there are.
 pub(crate) const STREAM: u64 = 2 * (size_of::<Option<Stream>>() + 48) as u64;
 
@@ -437,6 +444,11 @@ impl Streams {
     #[inline]
     pub(crate) fn receive_window(&self) -> u64 {
         self.window.window()
+    }
+
+    /// Returns whether data that the application has not read takes half of that, or more.
+    pub(crate) fn is_mostly_unread(&self) -> bool {
+        self.holdings.bytes >= self.window.window() / 2
     }
 
     /// Copies data that pins much larger receive buffers, if this is too much in total.
