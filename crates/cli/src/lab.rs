@@ -30,7 +30,7 @@ use clap::{ColorChoice, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use lab::{
     contender::Contender,
-    experiment::{Experiment, Yield, qlog_path, store},
+    experiment::{Experiment, Yield, qlog_path, store, whole_seeds},
     qlog::Logs,
     record,
     report::{Report, Style, brief, text},
@@ -443,9 +443,20 @@ fn report(args: &ReportArgs) -> Result<ExitCode, Failure> {
         let report = campaign::publish(&args.records, &outputs, Vec::new())?;
         return Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) });
     }
-    let (manifest, records) = record::read(BufReader::new(file)).map_err(unreadable)?;
+    let (mut manifest, mut records) = record::read(BufReader::new(file)).map_err(unreadable)?;
+    let (planned, whole) = (manifest.scenario.run.seeds, whole_seeds(&manifest, &records));
+    if whole < planned {
+        if whole == 0 {
+            return Err(Failure::new(format_args!("{path}: not every contender has run"))
+                .hint("it was interrupted: run the experiment again"));
+        }
+        eprintln!("interrupted: the report is of {whole} of {planned} seeds");
+        let end = manifest.scenario.run.seed + u64::from(whole);
+        records.retain(|record| record.seed < end);
+        manifest.scenario.run.seeds = whole;
+    }
     let mut report = Report::new(manifest, &records);
     report.records = Some(args.records.clone());
     print(&report, args.shown, args.outputs.json)?;
-    Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
+    Ok(if report.is_sound() && whole == planned { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
 }

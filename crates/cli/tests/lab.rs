@@ -96,6 +96,20 @@ fn a_run_prints_its_report_and_stores_its_records() {
         assert!(all.contains(part), "{part}: {all}");
     }
     assert!(all.lines().all(|line| line.chars().count() <= 80), "{all}");
+
+    // Of records that end early, the seeds count with which all contenders have run.
+    let lines: Vec<&str> = std::str::from_utf8(&first).unwrap().lines().collect();
+    let cut = |count: usize| {
+        fs::write(scratch.0.join("cut.jsonl"), lines[..count].join("\n") + "\n").unwrap();
+        let output = scratch.lab(&["report", "cut.jsonl"]);
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, report, error) = cut(8);
+    assert_eq!((code, &*error), (Some(1), "interrupted: the report is of 1 of 2 seeds\n"), "{report}");
+    assert!(report.contains("One seed.") && !report.contains("2 seeds"), "{report}");
+    let (code, report, error) = cut(3);
+    assert_eq!((code, &*report), (Some(2), ""));
+    assert!(error.contains("not every contender has run"), "{error}");
 }
 
 #[test]

@@ -69,6 +69,17 @@ impl Experiment {
     }
 }
 
+/// Number of seeds, from the first of the manifest, with which all contenders have run: what an experiment that was interrupted can be judged by.
+pub fn whole_seeds(manifest: &Manifest, records: &[Record]) -> u32 {
+    let run = &manifest.scenario.run;
+    let has_run = |seed: u64| {
+        let mut names = manifest.contenders.iter();
+        names.all(|identity| records.iter().any(|record| record.seed == seed && record.contender == *identity))
+    };
+    let whole = (0..run.seeds).take_while(|number| has_run(run.seed + u64::from(*number)));
+    u32::try_from(whole.count()).unwrap_or(run.seeds)
+}
+
 /// Path of an experiment's records within `directory`. Only the same experiment has the same name, and its records are the same bytes. So
 /// replacing a file loses nothing.
 pub fn records_path(directory: &Path, manifest: &Manifest) -> PathBuf {

@@ -6,7 +6,7 @@ use emu::network::{Network, Privilege, controllers};
 use indicatif::ProgressBar;
 use lab::{
     contender::Contender,
-    experiment::{Experiment, store},
+    experiment::{Experiment, store, whole_seeds},
     figure::Figure,
     record::{LAB, REAL_TIME, Record, RunOutcome},
     report::Report,
@@ -130,7 +130,7 @@ pub(super) fn run(args: &RunArgs, mut scenario: Scenario) -> Result<ExitCode, Fa
     let is_partial = records.len() < runs;
     if is_partial {
         eprintln!("interrupted: {} of {runs} runs are complete", records.len());
-        scenario.run.seeds = whole_seeds(&records, scenario.run.seed, all.len());
+        scenario.run.seeds = whole_seeds(&manifest, &records);
         if scenario.run.seeds == 0 {
             eprintln!("there is no report, since not every contender has run");
             return Ok(ExitCode::from(UNSOUND));
@@ -148,13 +148,6 @@ pub(super) fn run(args: &RunArgs, mut scenario: Scenario) -> Result<ExitCode, Fa
         write_out(&(costs(&report, &records) + &agreement(&compared)))?;
     }
     Ok(if report.is_sound() && !is_partial { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
-}
-
-/// Number of seeds, from the first, with which all contenders have run.
-fn whole_seeds(records: &[Record], first: u64, contenders: usize) -> u32 {
-    let is_whole = |seed: &u64| records.iter().filter(|record| record.seed == *seed).count() == contenders;
-    let seeds = (first..).take_while(is_whole).count();
-    u32::try_from(seeds).unwrap_or(u32::MAX)
 }
 
 /// Refuses a contender whose controller the kernel does not have.
