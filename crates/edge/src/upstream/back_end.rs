@@ -46,8 +46,8 @@ const KEPT_COUNT: usize = 128;
 /// Silence after which an HTTP/2 connection is sent a PING, and time limit of its answer.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Bytes of a response that a connection of HTTP/1.1 reads ahead, which bounds its fields, too. Its buffer begins with 8 KiB, doubles what it
-/// asks for while responses fill it, and so ends at 56 KiB. All of it from the beginning would be wasted on uploads, and reads of at most
-/// 24 KiB, which keep it at 24, cost 5 to 8 % more processor time for large files.
+/// asks for while responses fill it, and so ends at 56 KiB. All of it from the beginning would be wasted on uploads; 24 KiB would keep it at
+/// 24, with more reads (docs/limits.md).
 const READ_BUFFER: usize = 32 * 1024;
 /// Bytes of a request over HTTP/2 that wait to be sent.
 const SEND_BUFFER: usize = 32 * 1024;
