@@ -30,7 +30,7 @@ use clap::{ColorChoice, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use lab::{
     contender::Contender,
-    experiment::{Experiment, Yield, qlog_path, store, whole_seeds},
+    experiment::{Experiment, Yield, keep_whole_seeds, qlog_path, store},
     qlog::Logs,
     record,
     report::{Report, Style, brief, text},
@@ -444,16 +444,14 @@ fn report(args: &ReportArgs) -> Result<ExitCode, Failure> {
         return Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) });
     }
     let (mut manifest, mut records) = record::read(BufReader::new(file)).map_err(unreadable)?;
-    let (planned, whole) = (manifest.scenario.run.seeds, whole_seeds(&manifest, &records));
+    let planned = manifest.scenario.run.seeds;
+    let whole = keep_whole_seeds(&mut manifest, &mut records);
+    if whole == 0 {
+        return Err(Failure::new(format_args!("{path}: not every contender has run"))
+            .hint("it was interrupted: run the experiment again"));
+    }
     if whole < planned {
-        if whole == 0 {
-            return Err(Failure::new(format_args!("{path}: not every contender has run"))
-                .hint("it was interrupted: run the experiment again"));
-        }
         eprintln!("interrupted: the report is of {whole} of {planned} seeds");
-        let end = manifest.scenario.run.seed + u64::from(whole);
-        records.retain(|record| record.seed < end);
-        manifest.scenario.run.seeds = whole;
     }
     let mut report = Report::new(manifest, &records);
     report.records = Some(args.records.clone());

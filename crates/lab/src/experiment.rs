@@ -69,15 +69,17 @@ impl Experiment {
     }
 }
 
-/// Number of seeds, from the first of the manifest, with which all contenders have run: what an experiment that was interrupted can be judged by.
-pub fn whole_seeds(manifest: &Manifest, records: &[Record]) -> u32 {
-    let run = &manifest.scenario.run;
+/// Reduces an experiment that was interrupted to the seeds, from the first, with which all contenders have run. Returns their number.
+pub fn keep_whole_seeds(manifest: &mut Manifest, records: &mut Vec<Record>) -> u32 {
+    let (first, planned) = (manifest.scenario.run.seed, manifest.scenario.run.seeds);
     let has_run = |seed: u64| {
         let mut names = manifest.contenders.iter();
         names.all(|identity| records.iter().any(|record| record.seed == seed && record.contender == *identity))
     };
-    let whole = (0..run.seeds).take_while(|number| has_run(run.seed + u64::from(*number)));
-    u32::try_from(whole.count()).unwrap_or(run.seeds)
+    let whole = (0..planned).find(|number| !has_run(first + u64::from(*number))).unwrap_or(planned);
+    records.retain(|record| record.seed < first + u64::from(whole));
+    manifest.scenario.run.seeds = whole;
+    whole
 }
 
 /// Path of an experiment's records within `directory`. Only the same experiment has the same name, and its records are the same bytes. So

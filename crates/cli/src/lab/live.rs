@@ -6,7 +6,7 @@ use emu::network::{Network, Privilege, controllers};
 use indicatif::ProgressBar;
 use lab::{
     contender::Contender,
-    experiment::{Experiment, store, whole_seeds},
+    experiment::{Experiment, keep_whole_seeds, store},
     figure::Figure,
     record::{LAB, REAL_TIME, Record, RunOutcome},
     report::Report,
@@ -130,15 +130,11 @@ pub(super) fn run(args: &RunArgs, mut scenario: Scenario) -> Result<ExitCode, Fa
     let is_partial = records.len() < runs;
     if is_partial {
         eprintln!("interrupted: {} of {runs} runs are complete", records.len());
-        scenario.run.seeds = whole_seeds(&manifest, &records);
+        scenario.run.seeds = keep_whole_seeds(&mut manifest, &mut records);
         if scenario.run.seeds == 0 {
             eprintln!("there is no report, since not every contender has run");
             return Ok(ExitCode::from(UNSOUND));
         }
-        // The report compares contenders over the same seeds, and says over how many.
-        let end = scenario.run.seed + u64::from(scenario.run.seeds);
-        records.retain(|record| record.seed < end);
-        manifest = Experiment::new(scenario.clone(), contenders(&scenario)?).manifest(&lab);
     }
     let compared = agreements(&scenario, &all, &records);
     let mut report = Report::new(manifest, &records);

@@ -98,7 +98,7 @@ mod tests {
 
     /// Run by the tests below, in a process whose terminal they watch.
     #[test]
-    #[ignore = "needs a terminal of its own"]
+    #[ignore = "run by `the_terminal_is_restored_on_every_end`, on a terminal of its own"]
     fn enters_and_ends() {
         let how = std::env::var("SCREEN_ENDS").unwrap();
         let terminal = Terminal::enter().unwrap();

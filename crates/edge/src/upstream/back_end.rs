@@ -102,7 +102,7 @@ pub(crate) struct BackEnd {
     quic: Option<Arc<QuicPool>>,
     /// Over TLS: last negotiated version, 0 before the first.
     chosen: AtomicU8,
-    /// What responses hold is charged to it.
+    /// Budget of what requests and responses hold.
     memory: ProcessBudget,
     /// Result of the latest health checks.
     well: AtomicBool,
