@@ -88,8 +88,7 @@ pub(super) fn run(args: &RunArgs, mut scenario: Scenario) -> Result<ExitCode, Fa
     writable(&args.out, "--out")?;
     let span = scenario.run.end().as_secs_f64();
     let experiment = Experiment::new(scenario.clone(), contenders(&scenario)?);
-    let lab = format!("{LAB}{REAL_TIME}");
-    let mut manifest = experiment.manifest(&lab);
+    let mut manifest = experiment.manifest(&format!("{LAB}{REAL_TIME}"));
     let cells = experiment.cells();
     #[expect(clippy::cast_precision_loss, reason = "fewer than 2^53 runs")]
     let minutes = cells.len() as f64 * span / 60.0;
