@@ -47,7 +47,7 @@ const KEPT_COUNT: usize = 128;
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Bytes of a response that a connection of HTTP/1.1 reads ahead, which bounds its fields, too. Its buffer begins with 8 KiB, doubles what it
 /// asks for while responses fill it, and so ends at 56 KiB. All of it from the beginning would be wasted on uploads; 24 KiB would keep it at
-/// 24, with more reads (docs/limits.md).
+/// 24, and cost a tenth of the processor time of large files (docs/limits.md).
 const READ_BUFFER: usize = 32 * 1024;
 /// Bytes of a request over HTTP/2 that wait to be sent.
 const SEND_BUFFER: usize = 32 * 1024;
