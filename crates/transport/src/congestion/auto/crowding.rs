@@ -12,6 +12,9 @@ const STARVED: f64 = 0.6;
 const URGENCY: f64 = 3.0;
 /// Share of the largest window since the queue was empty, below which this flow no longer contributes to the queue.
 const LEFT: f64 = 0.5;
+/// Time in seconds over which the share is averaged, and the largest weight of a round trip. A flow that hesitates loses its share to others.
+const SPAN: f64 = 0.4;
+const LARGEST_WEIGHT: f64 = 0.5;
 /// Share of recent time with such a delay at which the queue has to be probed.
 const CROWDED: f64 = 0.7;
 /// The same share after a probe.
@@ -35,7 +38,7 @@ impl Crowding {
         self.usual_window
     }
 
-    /// Processes a round trip: its window, the target delay, and the target delay for the usual window.
+    /// Processes a round trip: its delay without noise, window, target delay, and the target delay for the usual window.
     pub(super) fn on_round(&mut self, round: &Round, wait: f64, window: f64, target: f64, usual_target: f64) {
         let rtt = round.rtt();
         self.usual_window = window.max(self.usual_window + (window - self.usual_window) * (rtt / 10.0).min(0.1));
@@ -45,7 +48,7 @@ impl Crowding {
         let is_long = self.wait > LONG * usual_target || (is_starved && self.wait > LONG_WHEN_STARVED * target);
         // The longer the delay, the sooner it is clear.
         let urgency = (self.wait / (LONG * usual_target)).clamp(1.0, URGENCY);
-        self.share += (f64::from(u8::from(is_long)) - self.share) * (urgency * rtt / 1.5).min(0.25);
+        self.share += (f64::from(u8::from(is_long)) - self.share) * (urgency * rtt / SPAN).min(LARGEST_WEIGHT);
     }
 
     /// Returns whether the queue has to be probed.

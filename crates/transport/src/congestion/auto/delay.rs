@@ -239,10 +239,11 @@ impl DelayMode {
         self.gain = 0.0;
         let target = self.target(self.window(), self.rtt);
         let usual_target = self.usual_target();
-        let wait = self.noise.take_off(round.queueing(target), target);
+        let wait = self.noise.take_off(round.queueing(target), target, round.packets(), self.rtt);
         if let Some(probe) = &mut self.probe_rtt {
-            let outcome = probe.on_round(now, round, usual_target, self.mtu);
-            return outcome.map_or(Reaction::None, |outcome| self.end_probe_rtt(now, round, outcome));
+            let Some(outcome) = probe.on_round(now, round, usual_target, self.mtu) else { return Reaction::None };
+            self.noise.on_probed(probe.remaining());
+            return self.end_probe_rtt(now, round, outcome);
         }
         if !round.limited {
             // The delay is of others' making, and a smaller window would not change it.
@@ -318,6 +319,8 @@ impl DelayMode {
         (self.settling, self.quiet) = (0, 0);
         match outcome {
             Some(filling) => {
+                // The delay that remained is no queue, and holds packets as the propagation delay does.
+                let filling = filling * (round.propagation + self.noise.constant()) / round.propagation;
                 self.window = filling;
                 self.verified = VERIFIED * filling;
             }

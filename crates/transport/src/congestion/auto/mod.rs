@@ -98,6 +98,9 @@ impl Auto {
             Mode::Startup(startup) => {
                 if let Some(window) = startup.on_round(round, self.delay.target(startup.window(), round.rtt())) {
                     self.recovery_started_at = Some(now);
+                    // RFC 9002 §7.2: every path permits the initial window. A delay without loss may be of others' making.
+                    let permitted = bytes(initial_window(self.parameters.mtu)).min(startup.window());
+                    let window = if round.lost == 0 { window.max(permitted) } else { window };
                     self.enter_delay(now, window);
                 }
             }

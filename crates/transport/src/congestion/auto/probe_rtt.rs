@@ -17,6 +17,8 @@ const ROUNDS: f64 = 4.0;
 const SOONEST: u32 = 2;
 /// Share of the delay before the probe at which the queue counts as unchanged.
 const STAYS: f64 = 0.8;
+/// Mean queueing delay of a round trip in smallest ones up to which it remains: an emptied queue has packets without any.
+const REMAINS: f64 = 2.0;
 /// Datagrams below which a window is too small for means: then the smallest delay of a round trip counts.
 const FEW: f64 = 8.0;
 
@@ -31,6 +33,8 @@ pub(super) struct ProbeRtt {
     /// Round trips so far, and the queueing delay before the first in seconds.
     rounds: u32,
     before: f64,
+    /// The shortest queueing delay of a round trip with the smaller window in seconds, infinite before the first.
+    remaining: f64,
 }
 
 impl ProbeRtt {
@@ -44,11 +48,17 @@ impl ProbeRtt {
             is_empty: false,
             rounds: 0,
             before: round.floor,
+            remaining: f64::INFINITY,
         }
     }
 
     pub(super) fn window(&self) -> f64 {
         self.window
+    }
+
+    /// Queueing delay in seconds that remained when the probe ended.
+    pub(super) fn remaining(&self) -> f64 {
+        self.remaining
     }
 
     /// Takes a round trip in, with the delay aimed at. Returns the outcome when the probe has ended: the window that fills
@@ -57,6 +67,9 @@ impl ProbeRtt {
         let wait = if self.window < FEW * mtu { round.least_wait } else { round.queueing(target) };
         self.is_empty |= wait < target / 2.0;
         self.rounds += 1;
+        if self.rounds >= SOONEST {
+            self.remaining = self.remaining.min(round.wait).min(REMAINS * round.least_wait);
+        }
         // The first round trip shows what was sent before. A queue that is empty after the second needs no more, and neither does
         // one that is as long as it was: it is not of this flow's making.
         let is_others = round.floor > STAYS * self.before;

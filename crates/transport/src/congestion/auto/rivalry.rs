@@ -13,8 +13,9 @@ const LONG: Duration = Duration::from_secs(20);
 const RELAPSE: Duration = Duration::from_secs(10);
 /// Bounds of the minimum duration of competition after it ended too early.
 const STAYS: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(32));
-/// Share of its rate with which a flow starts to compete.
-const RATE_LEFT: f64 = 0.5;
+/// Share of its rate with which a flow starts to compete. The rate has fallen while the flow gave way to the others, and they keep what they
+/// have taken until packets are lost.
+const RATE: f64 = 1.5;
 
 /// Owns the history of past competitions.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +71,7 @@ impl Rivalry {
     }
 }
 
-/// Window in bytes of the last seconds, or the window that keeps half of the rate.
+/// Window in bytes for [`RATE`] of the rate of the last seconds.
 fn usual_window(crowding: &Crowding, round: &Round) -> f64 {
-    crowding.usual_window() * (RATE_LEFT * round.rtt() / round.propagation).max(1.0)
+    crowding.usual_window() * (RATE * round.rtt() / round.propagation).max(1.0)
 }

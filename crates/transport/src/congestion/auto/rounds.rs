@@ -33,6 +33,8 @@ pub(super) struct Round {
     pub(super) rate: f64,
     /// The congestion window held data back.
     pub(super) limited: bool,
+    /// Mean difference of successive RTT samples in seconds.
+    pub(super) jitter: f64,
 }
 
 impl Round {
@@ -44,6 +46,12 @@ impl Round {
         let spread = self.wait - self.floor;
         let jitter = ((spread / target - JITTER.0) / (JITTER.1 - JITTER.0)).clamp(0.0, 1.0);
         self.floor + spread.min(target * (1.0 - jitter * (1.0 - JITTER_COUNTS))).min(spread)
+    }
+
+    /// Packets that were sent in the round trip before.
+    #[expect(clippy::cast_precision_loss, reason = "packets of one round trip")]
+    pub(super) fn packets(&self) -> f64 {
+        (self.acked + self.lost) as f64
     }
 
     /// The mean round-trip time in seconds.
@@ -76,6 +84,10 @@ pub(super) struct Rounds {
     groups: (u64, u64),
     /// RTT of the last round trip with a full group, in nanoseconds; 0 before the first sample.
     mean: u64,
+    /// The newest RTT sample in nanoseconds, 0 before the first.
+    newest: u64,
+    /// Sum of the differences of successive samples in nanoseconds, and their number.
+    differences: (u64, u64),
 }
 
 impl Rounds {
@@ -94,6 +106,8 @@ impl Rounds {
             group: (u64::MAX, 0),
             groups: (0, 0),
             mean: 0,
+            newest: 0,
+            differences: (0, 0),
         }
     }
 
@@ -139,6 +153,11 @@ impl Rounds {
         self.limited |= ack.window_limited;
         if ack.rtt.is_some() {
             let rtt = u64::try_from(ack.adjusted_rtt.as_nanos()).unwrap_or(u64::MAX);
+            if self.newest > 0 {
+                self.differences =
+                    (self.differences.0.saturating_add(self.newest.abs_diff(rtt)), self.differences.1 + 1);
+            }
+            self.newest = rtt;
             self.least = self.least.min(rtt);
             self.group = (self.group.0.min(rtt), self.group.1 + 1);
             if self.group.1 == GROUP {
@@ -167,6 +186,7 @@ impl Rounds {
         if self.acked >= u64::from(GROUP) || self.propagation == [u64::MAX; 2] {
             self.propagation[0] = self.propagation[0].min(self.least);
         }
+        let (differences, count) = std::mem::take(&mut self.differences);
         let (sum, groups) = std::mem::take(&mut self.groups);
         if let Some(mean) = sum.checked_div(groups) {
             self.mean = mean;
@@ -183,6 +203,7 @@ impl Rounds {
             floor: seconds(self.least.min(self.before[0]).min(self.before[1]).saturating_sub(propagation)),
             rate: self.rate as f64 / 8.0,
             limited: self.limited,
+            jitter: seconds(differences.checked_div(count).unwrap_or(0)),
         };
         self.before = [self.least, self.before[0]];
         // Samples of a group that is not full count in the next round trip.

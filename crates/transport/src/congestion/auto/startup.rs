@@ -9,6 +9,11 @@ const FLAT_ROUNDS: u32 = 3;
 const GROWTH: f64 = 1.25;
 /// Growth of the delivery rate at which no queue is growing.
 const DOUBLING: f64 = 1.75;
+/// Mean differences of successive RTT samples that jitter explains.
+const JITTER: f64 = 3.0;
+/// Mean queueing delay that shows a queue, in delays that show one where all packets have them: the window grows within the round trip, and its
+/// first packets find an empty queue.
+const MEAN: f64 = 4.0;
 /// Losses in a round trip, in number and as a share, that end startup: a buffer or a policer overflows.
 const LOSSES: (u64, f64) = (6, 0.2);
 
@@ -42,9 +47,8 @@ impl Startup {
     }
 
     /// Takes a round trip in, with the queueing delay aimed at. Returns the window that fills the path when startup has ended.
-    #[expect(clippy::cast_precision_loss, reason = "packets of one round trip")]
     pub(super) fn on_round(&mut self, round: &Round, target: f64) -> Option<f64> {
-        let share = round.lost as f64 / (round.acked + round.lost).max(1) as f64;
+        let share = round.lost as f64 / round.packets().max(1.0);
         // A window that doubles while the path has room doubles the rate: then a longer delay is jitter.
         let is_doubling = round.rate > self.best * DOUBLING;
         if round.rate > self.best * GROWTH {
@@ -54,7 +58,8 @@ impl Startup {
             self.flat += 1;
         }
         // The delay of an application-limited flow is of others' making.
-        let is_queueing = round.limited && round.least_wait > target.max(round.propagation / 10.0);
+        let limit = (target + JITTER * round.jitter).max(round.propagation / 10.0);
+        let is_queueing = round.limited && (round.least_wait > limit || round.wait > MEAN * limit);
         let is_overflowing = round.lost >= LOSSES.0 && share > LOSSES.1;
         if (!is_queueing || is_doubling) && !is_overflowing && self.flat < FLAT_ROUNDS {
             return None;
