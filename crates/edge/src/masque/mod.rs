@@ -211,7 +211,7 @@ impl Proxy {
         let traffic = |address: SocketAddr| {
             Arc::new(Traffic::new(kind, target.clone(), address.to_string(), user.clone(), &self.metrics))
         };
-        let mut failed = String::from("no address");
+        let mut failed = Refusal::Unreachable("no address".to_owned());
         for address in addresses.into_iter().take(ADDRESSES) {
             if kind == TunnelKind::Udp {
                 match TargetSocket::connect(address).await {
@@ -221,7 +221,7 @@ impl Proxy {
                         let idle_timeout = self.config.idle_timeout.0;
                         return Ok(Tunnel::Udp(Box::new(UdpTunnel { socket, traffic, place, idle_timeout })));
                     }
-                    Err(error) => failed = error.to_string(),
+                    Err(error) => failed = Refusal::Unreachable(error.to_string()),
                 }
                 continue;
             }
@@ -235,11 +235,14 @@ impl Proxy {
                     let idle_timeout = self.config.tcp_idle_timeout.0;
                     return Ok(Tunnel::Tcp(Box::new(TcpTunnel { target, traffic, place, idle_timeout })));
                 }
-                Ok(Err(error)) => failed = error.to_string(),
+                Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                    failed = Refusal::ConnectionRefused;
+                }
+                Ok(Err(error)) => failed = Refusal::Unreachable(error.to_string()),
                 Err(_) => return Err(Refusal::Timeout),
             }
         }
-        Err(Refusal::Unreachable(failed))
+        Err(failed)
     }
 
     /// The addresses of a host that the rules permit. These are connected to: the name is not looked up again.

@@ -24,6 +24,8 @@ pub(super) enum Refusal {
     DnsTimeout,
     /// No address of the target can be reached.
     Unreachable(String),
+    /// The last address of the target that was tried refused the connection.
+    ConnectionRefused,
     /// The target did not accept the connection in time.
     Timeout,
 }
@@ -42,7 +44,7 @@ impl Refusal {
             Self::Memory => "memory",
             Self::Dns(_) => "dns",
             Self::DnsTimeout => "dns-timeout",
-            Self::Unreachable(_) => "unreachable",
+            Self::Unreachable(_) | Self::ConnectionRefused => "unreachable",
             Self::Timeout => "timeout",
         }
     }
@@ -55,7 +57,7 @@ impl Refusal {
             Self::NoPlace(NoPlace::Total) => Ending::Queued,
             Self::NoPlace(_) => Ending::Excess,
             Self::Memory => Ending::Memory,
-            Self::Dns(_) | Self::Unreachable(_) => Ending::Unreachable,
+            Self::Dns(_) | Self::Unreachable(_) | Self::ConnectionRefused => Ending::Unreachable,
             Self::DnsTimeout | Self::Timeout => Ending::Timeout,
         }
     }
@@ -74,6 +76,7 @@ impl Refusal {
             Self::Dns(why) => format!("the name of the target has no address: {why}"),
             Self::DnsTimeout => "the name of the target was not resolved in time".to_owned(),
             Self::Unreachable(why) => format!("the target cannot be reached: {why}"),
+            Self::ConnectionRefused => "the target refused the connection".to_owned(),
             Self::Timeout => "the target did not accept the connection in time".to_owned(),
         }
     }
@@ -94,6 +97,7 @@ impl Refusal {
             Self::Dns(_) => (StatusCode::BAD_GATEWAY, "dns_error"),
             Self::DnsTimeout => (StatusCode::GATEWAY_TIMEOUT, "dns_timeout"),
             Self::Unreachable(_) => (StatusCode::BAD_GATEWAY, "destination_ip_unroutable"),
+            Self::ConnectionRefused => (StatusCode::BAD_GATEWAY, "connection_refused"),
             Self::Timeout => (StatusCode::GATEWAY_TIMEOUT, "connection_timeout"),
         }
     }

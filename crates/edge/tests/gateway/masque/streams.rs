@@ -127,7 +127,7 @@ async fn connect_over_each_version() {
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let response = within(h3.send(Request::connect(gone.to_string()).body(full("")).unwrap())).await.unwrap();
     assert_eq!(response.status(), 502);
-    assert!(proxy_status(&response).contains("destination_ip_unroutable"));
+    assert!(proxy_status(&response).contains("connection_refused"));
 }
 
 async fn exchange_bytes(stream: impl AsyncRead + AsyncWrite + Unpin) {
