@@ -1,9 +1,18 @@
-//! `tiderace masque`: forwards local UDP and TCP ports through a proxy, over HTTP/3.
+//! `tiderace masque`: forwards local UDP and TCP ports, and SOCKS5, through a proxy, over HTTP/3.
 
+mod flow;
+mod socks;
 mod tcp;
 mod udp;
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    fmt::{self, Display, Formatter},
+    net::SocketAddr,
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
 
 use clap::{Args as Group, Parser, Subcommand};
 use client::{
@@ -23,8 +32,8 @@ use crate::{
 
 /// Carry UDP or TCP through a MASQUE proxy.
 ///
-/// The command forwards a local port to a target behind the proxy: datagrams with CONNECT-UDP (RFC 9298), connections with CONNECT, both
-/// over one QUIC connection to the proxy. `tiderace edge` is such a proxy.
+/// The command forwards a local port to a target behind the proxy, or to the targets that programs name with SOCKS5: datagrams with
+/// CONNECT-UDP (RFC 9298), connections with CONNECT, all over one QUIC connection to the proxy. `tiderace edge` is such a proxy.
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -54,13 +63,26 @@ enum Command {
     /// Exit code 0: ended by a signal. 1: the proxy cannot be reached. 2: an option is wrong.
     #[command(after_help = "Example:
   tiderace masque tcp --proxy proxy.example.org --token-file token --listen 127.0.0.1:8080 www.example.org:80")]
-    Tcp(CommonArgs),
+    Tcp(PortArgs),
+    /// Run a SOCKS5 proxy whose connections and datagrams go through the proxy.
+    ///
+    /// Programs name the target of each connection (CONNECT) and of each datagram (UDP ASSOCIATE). Names go to the proxy unresolved. Each
+    /// target of a program's datagrams has its own tunnel, and the least recently used one ends when there are `--max-tunnels`. BIND and
+    /// fragments of datagrams are refused. Ctrl-C ends the command.
+    ///
+    /// Other machines can use the port only with `--allow-remote`.
+    ///
+    /// Exit code 0: ended by a signal. 1: the proxy cannot be reached. 2: an option is wrong.
+    #[command(after_help = "Example:
+  tiderace masque socks --proxy proxy.example.org --token-file token
+  curl --proxy socks5h://127.0.0.1:1080 https://www.example.org/")]
+    Socks(SocksArgs),
 }
 
 #[derive(Debug, Group)]
 struct UdpArgs {
     #[command(flatten)]
-    common: CommonArgs,
+    common: PortArgs,
     /// End a tunnel after this many seconds of silence
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     idle: u64,
@@ -70,16 +92,49 @@ struct UdpArgs {
 }
 
 #[derive(Debug, Group)]
-struct CommonArgs {
+struct PortArgs {
     /// Target; the proxy resolves its name
     #[arg(value_name = "HOST:PORT")]
     target: String,
-    /// Proxy: host, optional port, or a URI template
-    #[arg(long, value_name = "HOST[:PORT]|TEMPLATE")]
-    proxy: String,
     /// Listen on this address; port 0 takes any free one
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
+    #[command(flatten)]
+    proxy: ProxyArgs,
+}
+
+#[derive(Debug, Group)]
+struct SocksArgs {
+    /// Listen on this address; port 0 takes any free one
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:1080")]
+    listen: SocketAddr,
+    /// Permit an address to listen on that other machines reach
+    #[arg(long)]
+    allow_remote: bool,
+    /// Ask programs for a user name and a password; the file has lines of the form USER:PASSWORD
+    #[arg(long, value_name = "FILE")]
+    users: Option<PathBuf>,
+    /// Serve at most this many connections of programs at a time; others wait
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
+    max_connections: u16,
+    /// Open at most this many tunnels for the datagrams of a program; the least recently used one ends
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    max_tunnels: u16,
+    /// Wait for a program's request for at most this many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    handshake_within: u64,
+    /// End a tunnel for datagrams after this many seconds of silence
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    idle: u64,
+    #[command(flatten)]
+    proxy: ProxyArgs,
+}
+
+#[derive(Debug, Group)]
+struct ProxyArgs {
+    /// Proxy: host, optional port, or a URI template
+    #[arg(long, value_name = "HOST[:PORT]|TEMPLATE")]
+    proxy: String,
     /// Send the bearer token in this file to the proxy
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -100,37 +155,51 @@ struct CommonArgs {
 /// Interval of NAT keep-alives on the connection to the proxy.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// A proxy, and the target behind it.
+/// A proxy, and the form of reports.
 struct Tunnels {
     proxy: ProxyClient,
+    json: bool,
+}
+
+/// Target of a tunnel.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Target {
+    /// A name, or an IP address without brackets.
     host: String,
     port: u16,
-    json: bool,
+}
+
+impl Display for Target {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let runtime = runtime::start()?;
     runtime.block_on(async {
-        let common = match &args.command {
-            Command::Udp(udp) => &udp.common,
-            Command::Tcp(common) => common,
+        let proxy = match &args.command {
+            Command::Udp(args) => &args.common.proxy,
+            Command::Tcp(args) => &args.proxy,
+            Command::Socks(args) => &args.proxy,
         };
-        let tunnels = Arc::new(common.tunnels()?);
+        let tunnels = Arc::new(proxy.tunnels()?);
         let interrupt = Interrupt::listen()?;
         let ended = match &args.command {
             Command::Udp(args) => udp::run(args, &tunnels, interrupt).await,
             Command::Tcp(args) => tcp::run(args, &tunnels, interrupt).await,
+            Command::Socks(args) => socks::run(args, &tunnels, interrupt).await,
         };
         tunnels.proxy.close().await;
         ended
     })
 }
 
-impl CommonArgs {
-    /// The way to the target. Nothing is sent yet.
+impl ProxyArgs {
+    /// The way to the proxy. Nothing is sent yet.
     fn tunnels(&self) -> Result<Tunnels, Failure> {
-        let (host, port) = address::split(&self.target)?;
         let read = |path: &PathBuf| {
             std::fs::read(path).map_err(|error| {
                 Failure::new(format_args!("cannot read {}: {}", path.display(), address::plain(&error)))
@@ -165,18 +234,25 @@ impl CommonArgs {
         let settings = Settings { trust, timeouts, keep_alive, key_log: true, ..Settings::default() };
         let proxy = ProxyClient::new(&settings, &self.proxy, token.as_deref());
         let proxy = proxy.map_err(|error| Failure::new(&error).hint(error.hint()))?;
-        Ok(Tunnels { proxy, host, port, json: self.json })
+        Ok(Tunnels { proxy, json: self.json })
+    }
+}
+
+impl PortArgs {
+    fn target(&self) -> Result<Target, Failure> {
+        let (host, port) = address::split(&self.target)?;
+        Ok(Target { host, port })
     }
 
     /// Reports that the port is open.
     fn announce(&self, address: SocketAddr) -> Result<(), Failure> {
-        if self.json {
-            let (target, proxy) = (&self.target, &self.proxy);
+        let (target, proxy) = (&self.target, &self.proxy.proxy);
+        if self.proxy.json {
             return write_json_line(
                 &json!({ "event": "listening", "address": address.to_string(), "target": target, "proxy": proxy }),
             );
         }
-        eprintln!("{address} leads to {} through {}, Ctrl-C ends", printable(&self.target), printable(&self.proxy));
+        eprintln!("{address} leads to {} through {}, Ctrl-C ends", printable(target), printable(proxy));
         Ok(())
     }
 }

@@ -166,6 +166,14 @@ impl ProxyClient {
         })
     }
 
+    /// Opens the connection to the proxy, which all tunnels share, if there is none. Otherwise the first tunnel does so.
+    ///
+    /// # Errors
+    /// When the proxy cannot be reached.
+    pub async fn connect(&self) -> Result<(), ProxyError> {
+        self.connection().await.map(drop)
+    }
+
     /// The open connection to the proxy, or a new one.
     async fn connection(&self) -> Result<SendRequest, ProxyError> {
         let mut open = self.open.lock().await;

@@ -1,8 +1,12 @@
 //! `tiderace masque` through a `tiderace edge` of its own.
 
+#[path = "../gateway/mod.rs"]
 mod gateway;
+#[path = "../program/mod.rs"]
 mod program;
+#[path = "../scratch/mod.rs"]
 mod scratch;
+mod socks;
 
 use std::{
     io::{Read, Write},
@@ -33,14 +37,17 @@ fn private(path: &Path, text: &str) {
 }
 
 impl Edge {
-    fn start(name: &str) -> Self {
+    /// With `more` in the settings of the proxy.
+    fn start(name: &str, more: &str) -> Self {
         let folder = Scratch::new(&format!("masque-{name}"));
         folder.certificate("127.0.0.1");
         private(&folder.0.join("tokens"), &format!("alice {TOKEN}\n"));
         private(&folder.0.join("token"), TOKEN);
-        let config = "listen = \"127.0.0.1:0\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\nworkers = 1\n\
+        let mut config = "listen = \"127.0.0.1:0\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\nworkers = 1\n\
                       [admin]\nsocket = \"admin.sock\"\n[[route]]\npath = \"/.well-known/masque/udp\"\n\
-                      [route.proxy]\ntokens = \"tokens\"\ntcp = true\nallow = \"127.0.0.1\"\n";
+                      [route.proxy]\ntokens = \"tokens\"\ntcp = true\nallow = \"127.0.0.1\"\n"
+            .to_owned();
+        config.push_str(more);
         std::fs::write(folder.0.join("edge.toml"), config).unwrap();
         let config = folder.0.join("edge.toml");
         Self { gateway: Gateway::start(&config), folder }
@@ -51,9 +58,13 @@ impl Edge {
     }
 
     fn arguments(&self, kind: &str, token: &str, target: &str) -> Vec<String> {
+        [self.proxy_arguments(kind, token), vec![target.to_owned()]].concat()
+    }
+
+    fn proxy_arguments(&self, kind: &str, token: &str) -> Vec<String> {
         let (proxy, ca, token) = (self.gateway.address.to_string(), self.path("cert.pem"), self.path(token));
         let arguments = ["masque", kind, "--listen", "127.0.0.1:0", "--json", "--proxy", &proxy, "--ca", &ca];
-        arguments.into_iter().chain(["--token-file", &token, target]).map(str::to_owned).collect()
+        arguments.into_iter().chain(["--token-file", &token]).map(str::to_owned).collect()
     }
 }
 
@@ -64,7 +75,7 @@ fn borrowed(arguments: &[String]) -> Vec<&str> {
 /// RFC 9298 §3.4 SHALL-1, SHALL-2, RFC 9298 §6 SHOULD-2
 #[test]
 fn programs_speak_udp_through_the_proxy() {
-    let edge = Edge::start("udp");
+    let edge = Edge::start("udp", "");
     let target = UdpSocket::bind("127.0.0.1:0").unwrap();
     target.set_read_timeout(Some(LIMIT)).unwrap();
     let address = target.local_addr().unwrap().to_string();
@@ -100,7 +111,7 @@ fn programs_speak_udp_through_the_proxy() {
 
 #[test]
 fn connections_go_through_the_proxy() {
-    let edge = Edge::start("tcp");
+    let edge = Edge::start("tcp", "");
     let target = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = target.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
@@ -128,7 +139,7 @@ fn connections_go_through_the_proxy() {
 /// RFC 9298 §3.1 MUST-8, RFC 9298 §3.5 MUST-1
 #[test]
 fn refusals_are_told_with_advice() {
-    let edge = Edge::start("refused");
+    let edge = Edge::start("refused", "");
     private(Path::new(&edge.path("other")), "fedcba9876543210");
     for (target, token, message, hint) in [
         ("127.0.0.1:25", "token", "403", "rules of the proxy"),

@@ -1,0 +1,261 @@
+//! Datagrams of one program to one target: a queue, and the tunnel that it feeds.
+
+use std::{
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use client::masque::{ProxyError, SentPayload, UdpTunnel};
+use serde_json::{Value, json};
+use tokio::{
+    net::UdpSocket,
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    time::Instant,
+};
+
+use super::{Target, Tunnels};
+
+/// Datagrams that wait for a tunnel. Beyond them, the newest are dropped.
+const WAITING: usize = 256;
+/// Bytes of a program's datagrams that wait for its tunnels. Beyond them, the newest are dropped.
+pub(super) const MAX_WAITING: usize = 1 << 20;
+/// The longest payload of UDP.
+pub(super) const MAX_PAYLOAD: usize = 65_535;
+/// Time after a tunnel failed in which datagrams to its target are dropped, so that each does not ask the proxy again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Datagrams carried and dropped.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    up: AtomicU64,
+    up_bytes: AtomicU64,
+    down: AtomicU64,
+    down_bytes: AtomicU64,
+    /// Of these sent up, those that went as capsules.
+    capsules: AtomicU64,
+    too_large: AtomicU64,
+    dropped: AtomicU64,
+}
+
+impl Counts {
+    fn on_sent(&self, bytes: usize, sent: SentPayload) {
+        match sent {
+            SentPayload::TooLarge => drop(self.too_large.fetch_add(1, Relaxed)),
+            SentPayload::Dropped => drop(self.dropped.fetch_add(1, Relaxed)),
+            SentPayload::Datagram | SentPayload::Capsule => {
+                self.up.fetch_add(1, Relaxed);
+                self.up_bytes.fetch_add(bytes as u64, Relaxed);
+                self.capsules.fetch_add(u64::from(sent == SentPayload::Capsule), Relaxed);
+            }
+        }
+    }
+
+    fn on_received(&self, bytes: usize) {
+        self.down.fetch_add(1, Relaxed);
+        self.down_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(super) fn on_dropped(&self) {
+        self.dropped.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn add(&self, other: &Self) {
+        let pairs = [
+            (&self.up, &other.up),
+            (&self.up_bytes, &other.up_bytes),
+            (&self.down, &other.down),
+            (&self.down_bytes, &other.down_bytes),
+            (&self.capsules, &other.capsules),
+            (&self.too_large, &other.too_large),
+            (&self.dropped, &other.dropped),
+        ];
+        for (total, part) in pairs {
+            total.fetch_add(part.load(Relaxed), Relaxed);
+        }
+    }
+
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "up_datagrams": self.up.load(Relaxed), "up_bytes": self.up_bytes.load(Relaxed),
+            "down_datagrams": self.down.load(Relaxed), "down_bytes": self.down_bytes.load(Relaxed),
+            "capsules": self.capsules.load(Relaxed), "too_large": self.too_large.load(Relaxed),
+            "dropped": self.dropped.load(Relaxed),
+        })
+    }
+
+    pub(super) fn text(&self) -> String {
+        let mut text = format!("{} datagrams up, {} down", self.up.load(Relaxed), self.down.load(Relaxed));
+        let lost = [(&self.too_large, "too large"), (&self.dropped, "dropped")];
+        for (count, what) in lost.iter().filter(|(count, _)| count.load(Relaxed) > 0) {
+            text.push_str(&format!(", {} {what}", count.load(Relaxed)));
+        }
+        text
+    }
+}
+
+/// A datagram that waits for its tunnel.
+struct Queued {
+    payload: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+/// Way to a flow. Dropped, it ends the flow when the queued datagrams were sent.
+pub(super) struct Queue {
+    datagrams: mpsc::Sender<Queued>,
+    room: Arc<Semaphore>,
+    end: oneshot::Sender<&'static str>,
+}
+
+/// The other end of a [`Queue`].
+pub(super) struct Waiting {
+    datagrams: mpsc::Receiver<Queued>,
+    end: oneshot::Receiver<&'static str>,
+}
+
+/// A queue whose datagrams take `room`, in bytes, while they wait.
+pub(super) fn queue(room: &Arc<Semaphore>) -> (Queue, Waiting) {
+    let (sender, receiver) = mpsc::channel(WAITING);
+    let (end, ended) = oneshot::channel();
+    (Queue { datagrams: sender, room: room.clone(), end }, Waiting { datagrams: receiver, end: ended })
+}
+
+impl Queue {
+    /// Queues a datagram. Returns false if there is no room for it.
+    pub(super) fn push(&self, payload: &[u8]) -> bool {
+        // An empty datagram takes room, too.
+        let size = u32::try_from(payload.len().max(1)).unwrap_or(u32::MAX);
+        let Ok(room) = self.room.clone().try_acquire_many_owned(size) else { return false };
+        self.datagrams.try_send(Queued { payload: Bytes::copy_from_slice(payload), _room: room }).is_ok()
+    }
+
+    /// Returns whether the flow has ended.
+    pub(super) fn is_closed(&self) -> bool {
+        self.datagrams.is_closed()
+    }
+
+    /// Ends the flow at once, for this reason.
+    pub(super) fn end(self, reason: &'static str) {
+        let _ = self.end.send(reason);
+    }
+}
+
+/// The reason that was given for the end of a queue, if any was. The queue has been dropped, so that none will come.
+async fn given(ended: Pin<&mut impl Future<Output = &'static str>>) -> &'static str {
+    tokio::select! {
+        biased;
+        reason = ended => reason,
+        () = std::future::ready(()) => "ended",
+    }
+}
+
+/// Datagrams of one program to one target.
+pub(super) struct Flow {
+    pub(super) peer: SocketAddr,
+    pub(super) target: Target,
+    /// Bytes before each payload to the program.
+    pub(super) header: Vec<u8>,
+    pub(super) local: Arc<UdpSocket>,
+    pub(super) tunnels: Arc<Tunnels>,
+    pub(super) total: Arc<Counts>,
+    pub(super) idle: Duration,
+}
+
+impl Flow {
+    /// Runs until the queue or the tunnel ends, and reports which.
+    pub(super) async fn run(self, tunnel: Option<UdpTunnel>, waiting: Waiting) {
+        let Waiting { mut datagrams, end } = waiting;
+        let mut ended = pin!(async {
+            match end.await {
+                Ok(reason) => reason,
+                // The queue was dropped: it ends when it is empty.
+                Err(_) => std::future::pending().await,
+            }
+        });
+        let counts = Counts::default();
+        let carried = self.carry(tunnel, &mut datagrams, ended.as_mut(), &counts).await;
+        self.total.add(&counts);
+        let reason = carried.as_ref().map_or_else(ToString::to_string, |reason| (*reason).to_owned());
+        let event = json!({
+            "event": "closed", "peer": self.peer.to_string(), "target": self.target.to_string(), "reason": reason,
+            "counts": counts.json(), "hint": carried.as_ref().err().map(ProxyError::hint),
+        });
+        let hint = carried.as_ref().err().map(|error| format!(" ({})", error.hint())).unwrap_or_default();
+        let (peer, target) = (self.peer, &self.target);
+        self.tunnels.report(&event, &format!("{peer} to {target}: {reason}{hint}; {}", counts.text()));
+        if carried.is_err() {
+            let refusing = async {
+                while datagrams.recv().await.is_some() {
+                    self.total.on_dropped()
+                }
+            };
+            tokio::select! {
+                () = refusing => {}
+                _ = ended => {}
+                () = tokio::time::sleep(PAUSE) => {}
+            }
+        }
+    }
+
+    /// Carries datagrams until one side ends. Returns the reason.
+    async fn carry(
+        &self,
+        tunnel: Option<UdpTunnel>,
+        waiting: &mut mpsc::Receiver<Queued>,
+        mut ended: Pin<&mut impl Future<Output = &'static str>>,
+        counts: &Counts,
+    ) -> Result<&'static str, ProxyError> {
+        let opening = async {
+            match tunnel {
+                Some(tunnel) => Ok(tunnel),
+                None => self.tunnels.proxy.open_udp(&self.target.host, self.target.port).await,
+            }
+        };
+        let tunnel = tokio::select! {
+            tunnel = opening => tunnel?,
+            reason = &mut ended => return Ok(reason),
+        };
+        let (mut sender, mut receiver) = tunnel.split();
+        let mut silent = Instant::now() + self.idle;
+        let reason = loop {
+            tokio::select! {
+                queued = waiting.recv() => {
+                    let Some(Queued { payload, _room }) = queued else { break given(ended).await };
+                    counts.on_sent(payload.len(), sender.send(&payload));
+                    silent = Instant::now() + self.idle;
+                }
+                payload = receiver.recv() => {
+                    let Some(payload) = payload? else { break "closed by the proxy" };
+                    self.give(&payload, counts).await;
+                    while let Some(payload) = receiver.try_recv() {
+                        self.give(&payload, counts).await;
+                    }
+                    silent = Instant::now() + self.idle;
+                }
+                reason = &mut ended => break reason,
+                () = tokio::time::sleep_until(silent) => break "silent",
+            }
+        };
+        receiver.close(sender).await;
+        Ok(reason)
+    }
+
+    async fn give(&self, payload: &Bytes, counts: &Counts) {
+        let sent = if self.header.is_empty() {
+            self.local.send_to(payload, self.peer).await
+        } else {
+            self.local.send_to(&[&self.header, &payload[..]].concat(), self.peer).await
+        };
+        // A program that has gone is noticed by its silence.
+        if sent.is_ok() {
+            counts.on_received(payload.len());
+        } else {
+            counts.on_dropped();
+        }
+    }
+}
