@@ -294,6 +294,23 @@ impl From<&hyper::Error> for Cause {
     }
 }
 
+impl From<&h2::Error> for Cause {
+    fn from(error: &h2::Error) -> Self {
+        let reason = chain(error);
+        if let Some(io) = error.get_io() {
+            return Self::of_kind(io.kind(), reason);
+        }
+        let code = error.reason().map(|code| u32::from(code).into());
+        match error.reason() {
+            Some(h2::Reason::REFUSED_STREAM) => Self::Refused { code, reason },
+            _ if error.is_library() => Self::Protocol { code, reason },
+            _ if error.is_go_away() => Self::Refused { code, reason },
+            _ if error.is_reset() => Self::Reset { code, reason },
+            _ => Self::Other { reason },
+        }
+    }
+}
+
 /// An error with its sources, because hyper's own messages have little detail.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
