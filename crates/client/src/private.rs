@@ -29,11 +29,13 @@ use std::{
 use bytes::Bytes;
 use capture::PacketFile;
 use tiderace::{ClientConfig, CloseReason, Endpoint, Profile, transport::memory::ProcessBudget};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 use units::Instant;
 
 use crate::{
     closing::ClosingConnections,
-    dial::{Destination, Dial, DialContext},
+    dial::{Destination, Dial, DialContext, Opened},
     error::{Cause, FetchError},
     fetch::{self, Route},
     local,
@@ -51,7 +53,7 @@ pub struct PrivateClient {
     quic: ClientConfig,
     packets: Option<Arc<PacketFile>>,
     tcp: Arc<rustls::ClientConfig>,
-    qmux: Vec<u8>,
+    over_tcp_alpn: Vec<u8>,
     over_tcp: qmux::Config,
     resolver: Resolver,
     memory: Arc<Mutex<Memory>>,
@@ -70,6 +72,32 @@ pub struct Connected {
     pub handshake: Duration,
     /// The verdict, as soon as there is one: evidence may still be collected.
     pub verdict: tokio::task::JoinHandle<Option<Verdict>>,
+}
+
+/// The connection that was ready first.
+pub(crate) enum Winner {
+    Quic(Arc<Endpoint>, tiderace::Connection, Arc<Kept>),
+    Tcp(Box<TlsStream<TcpStream>>),
+}
+
+/// A race with a winner that still collects evidence.
+pub(crate) struct Evidence {
+    dial: Dial,
+    memory: Arc<Mutex<Memory>>,
+    started: std::time::Instant,
+    network: Network,
+    origin: String,
+}
+
+impl Evidence {
+    /// Waits for the verdict, and remembers it. Returns it with the connection over QUIC if that was ready after TCP.
+    pub(crate) async fn judge(mut self) -> Option<(Verdict, Option<Opened>)> {
+        let verdict = self.dial.until_judged().await?;
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::ZERO + self.started.elapsed();
+        memory.learn(now, self.network, &self.origin, verdict, self.dial.handshake);
+        Some((verdict, self.dial.quic.take()))
+    }
 }
 
 /// Connection over QUIC or QMux. Clones refer to the same one.
@@ -174,7 +202,7 @@ impl PrivateClient {
             packets: settings.watch.packets.clone(),
             over_tcp: qmux::Config { idle_timeout: *idle_timeout, keep_alive: *keep_alive, ..qmux::Config::default() },
             tcp: tls::tcp(trust, &[qmux], settings.keys())?,
-            qmux: qmux.to_vec(),
+            over_tcp_alpn: qmux.to_vec(),
             resolver,
             memory: Arc::new(Mutex::new(Memory::new(settings.head_start))),
             closing: Arc::default(),
@@ -195,6 +223,34 @@ impl PrivateClient {
 
     async fn race(&self, host: &str, port: u16, route: &Route) -> Result<Connected, FetchError> {
         let begun = std::time::Instant::now();
+        let (winner, evidence) = self.first(host, port, route).await?;
+        let channel = match winner {
+            Winner::Quic(endpoint, connection, kept) => Channel::Quic(endpoint, connection, kept),
+            Winner::Tcp(stream) => {
+                let connection = qmux::Connection::start(*stream, qmux::Side::Client, self.over_tcp.clone());
+                connection
+                    .connected()
+                    .await
+                    .map_err(|closed| FetchError::Exchange(Cause::other(closed.to_string())))?;
+                Channel::Qmux(connection)
+            }
+        };
+        let handshake = begun.elapsed();
+        let verdict = tokio::spawn(async move { evidence.judge().await.map(|(verdict, _)| verdict) });
+        Ok(Connected { channel, handshake, verdict })
+    }
+
+    /// Connects to `host`, within [`Timeouts::connect`]. Returns the connection that was ready first, and the race for its verdict.
+    pub(crate) async fn connect_first(
+        &self,
+        host: &str,
+        port: u16,
+        route: &Route,
+    ) -> Result<(Winner, Evidence), FetchError> {
+        timeouts::connected(self.timeouts.connect, self.first(host, port, route)).await
+    }
+
+    async fn first(&self, host: &str, port: u16, route: &Route) -> Result<(Winner, Evidence), FetchError> {
         let resolve = |why| FetchError::Resolve { host: host.to_owned(), why };
         let addresses = self.resolver.addresses(host, port).await.map_err(resolve)?;
         let first: SocketAddr = addresses[0];
@@ -222,38 +278,33 @@ impl PrivateClient {
         let to = Destination { host: host.to_owned(), tcp: addresses, quic };
         let mut dial = Dial::new(means, to, plan, None);
         let gone = || FetchError::Exchange(Cause::other("the connection is gone"));
-        let channel = match dial.until_used().await? {
-            Leg::Quic => {
-                let opened = dial.quic.take().ok_or_else(gone)?;
-                let kept = self.upkeep.begin(opened.endpoint.clone(), opened.connection.clone());
-                Channel::Quic(opened.endpoint, opened.connection, Arc::new(kept))
-            }
+        let winner = match dial.until_used().await? {
+            Leg::Quic => self.keep(dial.quic.take().ok_or_else(gone)?),
             Leg::Tcp => {
-                let stream = *dial.tcp.take().ok_or_else(gone)?;
+                let stream = dial.tcp.take().ok_or_else(gone)?;
                 // draft-ietf-quic-qmux §8.1 MUST: without an agreement on the protocol there is no connection.
-                if stream.get_ref().1.alpn_protocol() != Some(&self.qmux[..]) {
+                if stream.get_ref().1.alpn_protocol() != Some(&self.over_tcp_alpn[..]) {
                     return Err(FetchError::Exchange(Cause::Refused {
                         code: None,
                         reason: "the server does not speak the protocol over TCP".to_owned(),
                     }));
                 }
-                let connection = qmux::Connection::start(stream, qmux::Side::Client, self.over_tcp.clone());
-                connection
-                    .connected()
-                    .await
-                    .map_err(|closed| FetchError::Exchange(Cause::other(closed.to_string())))?;
-                Channel::Qmux(connection)
+                Winner::Tcp(stream)
             }
         };
-        let handshake = begun.elapsed();
         let (memory, started) = (self.memory.clone(), self.started);
-        let verdict = tokio::spawn(async move {
-            let verdict = dial.until_judged().await?;
-            let mut memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
-            memory.learn(Instant::ZERO + started.elapsed(), network, &origin, verdict, dial.handshake);
-            Some(verdict)
-        });
-        Ok(Connected { channel, handshake, verdict })
+        Ok((winner, Evidence { dial, memory, started, network, origin }))
+    }
+
+    /// Maintains a connection over QUIC as long as it is used.
+    pub(crate) fn keep(&self, opened: Opened) -> Winner {
+        let kept = self.upkeep.begin(opened.endpoint.clone(), opened.connection.clone());
+        Winner::Quic(opened.endpoint, opened.connection, Arc::new(kept))
+    }
+
+    /// Connections that [`close`](Self::close) closes.
+    pub(crate) fn closing(&self) -> &ClosingConnections {
+        &self.closing
     }
 
     /// Closes the open connections over QUIC with CONNECTION_CLOSE; those over TCP are closed by [`Channel::close`].
