@@ -1,5 +1,6 @@
-//! `tiderace masque`: forwards local UDP and TCP ports, and SOCKS5, through a proxy, over HTTP/3.
+//! `tiderace masque`: forwards local UDP and TCP ports, and SOCKS5, through a proxy, over HTTP/3 or HTTP/2.
 
+mod connections;
 mod flow;
 mod socks;
 mod tcp;
@@ -16,11 +17,12 @@ use std::{
 
 use clap::{Args as Group, Parser, Subcommand};
 use client::{
-    Settings, Timeouts, Trust,
+    Leg, Settings, Timeouts, Trust,
     masque::{ProxyClient, ProxyError},
 };
 use serde_json::{Value, json};
 
+use self::connections::Connections;
 use crate::{
     address,
     failure::{Failure, UNSOUND},
@@ -33,7 +35,9 @@ use crate::{
 /// Carry UDP or TCP through a MASQUE proxy.
 ///
 /// The command forwards a local port to a target behind the proxy, or to the targets that programs name with SOCKS5: datagrams with
-/// CONNECT-UDP (RFC 9298), connections with CONNECT, all over one QUIC connection to the proxy. `tiderace edge` is such a proxy.
+/// CONNECT-UDP (RFC 9298), connections with CONNECT, all over one connection to the proxy. `tiderace edge` is such a proxy.
+///
+/// QUIC is raced against TCP: tunnels go over HTTP/3, and over HTTP/2 on networks that block UDP. The command says which, and why.
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -44,9 +48,9 @@ pub(crate) struct Args {
 enum Command {
     /// Forward a local UDP port to a target behind the proxy.
     ///
-    /// Each source address at the port has its own tunnel, which ends after `--idle` seconds of silence. A payload that does not fit into
-    /// a QUIC datagram is dropped, as on a path with a smaller MTU. Payloads of at most 1,200 bytes, which QUIC needs, are always
-    /// forwarded.
+    /// Each source address at the port has its own tunnel, which ends after `--idle` seconds of silence. Over HTTP/3, a payload that does
+    /// not fit into a QUIC datagram is dropped, as on a path with a smaller MTU. Payloads of at most 1,200 bytes, which QUIC needs, are
+    /// always forwarded.
     ///
     /// One tunnel is opened at the start, to find out whether the proxy refuses. Ctrl-C ends the command.
     ///
@@ -144,10 +148,17 @@ struct ProxyArgs {
     /// Accept any certificate. An attacker on the path can impersonate the proxy
     #[arg(short = 'k', long, conflicts_with = "ca")]
     insecure: bool,
+    /// Use HTTP/2, over TCP
+    #[arg(long, group = "version")]
+    http2: bool,
+    /// Use HTTP/3, over QUIC
+    #[arg(long, group = "version")]
+    http3: bool,
     /// Wait for a connection, and for an answer of the proxy, for at most this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     connect_within: u64,
-    /// Print lines of JSON: one when the port is open, one for each tunnel at its end, one at the end of the command
+    /// Print lines of JSON: one when the port is open, one for each connection to the proxy, one for each tunnel at its end, one at the
+    /// end of the command
     #[arg(long)]
     json: bool,
 }
@@ -158,6 +169,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// A proxy, and the form of reports.
 struct Tunnels {
     proxy: ProxyClient,
+    connections: Connections,
     json: bool,
 }
 
@@ -234,7 +246,13 @@ impl ProxyArgs {
         let settings = Settings { trust, timeouts, keep_alive, key_log: true, ..Settings::default() };
         let proxy = ProxyClient::new(&settings, &self.proxy, token.as_deref());
         let proxy = proxy.map_err(|error| Failure::new(&error).hint(error.hint()))?;
-        Ok(Tunnels { proxy, json: self.json })
+        let proxy = match (self.http2, self.http3) {
+            (true, _) => proxy.only(Leg::Tcp),
+            (_, true) => proxy.only(Leg::Quic),
+            _ => proxy,
+        };
+        let (proxy, connections) = Connections::of(proxy);
+        Ok(Tunnels { proxy, connections, json: self.json })
     }
 }
 
@@ -244,15 +262,17 @@ impl PortArgs {
         Ok(Target { host, port })
     }
 
-    /// Reports that the port is open.
-    fn announce(&self, address: SocketAddr) -> Result<(), Failure> {
+    /// Reports that the port is open, and from then on connections to the proxy.
+    fn announce(&self, address: SocketAddr, tunnels: &Arc<Tunnels>) -> Result<(), Failure> {
         let (target, proxy) = (&self.target, &self.proxy.proxy);
-        if self.proxy.json {
-            return write_json_line(
+        if tunnels.json {
+            write_json_line(
                 &json!({ "event": "listening", "address": address.to_string(), "target": target, "proxy": proxy }),
-            );
+            )?;
+        } else {
+            eprintln!("{address} leads to {} through {}, Ctrl-C ends", printable(target), printable(proxy));
         }
-        eprintln!("{address} leads to {} through {}, Ctrl-C ends", printable(target), printable(proxy));
+        connections::begin_reports(tunnels);
         Ok(())
     }
 }

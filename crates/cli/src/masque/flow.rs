@@ -178,12 +178,13 @@ impl Flow {
             }
         });
         let counts = Counts::default();
-        let carried = self.carry(tunnel, &mut datagrams, ended.as_mut(), &counts).await;
+        let mut protocol = None;
+        let carried = self.carry((tunnel, &mut protocol), &mut datagrams, ended.as_mut(), &counts).await;
         self.total.add(&counts);
         let reason = carried.as_ref().map_or_else(ToString::to_string, |reason| (*reason).to_owned());
         let event = json!({
             "event": "closed", "peer": self.peer.to_string(), "target": self.target.to_string(), "reason": reason,
-            "counts": counts.json(), "hint": carried.as_ref().err().map(ProxyError::hint),
+            "protocol": protocol, "counts": counts.json(), "hint": carried.as_ref().err().map(ProxyError::hint),
         });
         let hint = carried.as_ref().err().map(|error| format!(" ({})", error.hint())).unwrap_or_default();
         let (peer, target) = (self.peer, &self.target);
@@ -205,7 +206,7 @@ impl Flow {
     /// Carries datagrams until one side ends. Returns the reason.
     async fn carry(
         &self,
-        tunnel: Option<UdpTunnel>,
+        (tunnel, protocol): (Option<UdpTunnel>, &mut Option<&'static str>),
         waiting: &mut mpsc::Receiver<Queued>,
         mut ended: Pin<&mut impl Future<Output = &'static str>>,
         counts: &Counts,
@@ -220,6 +221,7 @@ impl Flow {
             tunnel = opening => tunnel?,
             reason = &mut ended => return Ok(reason),
         };
+        *protocol = Some(tunnel.protocol());
         let (mut sender, mut receiver) = tunnel.split();
         let mut silent = Instant::now() + self.idle;
         let reason = loop {

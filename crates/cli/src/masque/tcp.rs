@@ -30,7 +30,7 @@ pub(super) async fn run(
     if let Err(error) = tunnels.proxy.connect().await {
         return Ok(refused(&error));
     }
-    args.announce(bound)?;
+    args.announce(bound, tunnels)?;
     let mut tasks = tokio::task::JoinSet::new();
     let mut connections = 0_u64;
     loop {
@@ -48,6 +48,7 @@ pub(super) async fn run(
         }
     }
     tasks.shutdown().await;
+    tunnels.connections.end_reports().await;
     if tunnels.json {
         write_json_line(&json!({ "event": "total", "connections": connections }))?;
     } else {
@@ -99,9 +100,10 @@ async fn tunnel(mut stream: TcpStream, peer: SocketAddr, tunnels: Arc<Tunnels>, 
     };
     let reason = carried.as_ref().map_or_else(Broken::reason, |()| "ended".to_owned());
     let hint = carried.as_ref().err().and_then(Broken::hint);
-    let Carried { up, down } = bytes;
+    let Carried { up, down, protocol } = bytes;
     let event = json!({
-        "event": "closed", "peer": peer.to_string(), "reason": reason, "up_bytes": up, "down_bytes": down, "hint": hint,
+        "event": "closed", "peer": peer.to_string(), "reason": reason, "protocol": protocol, "up_bytes": up,
+        "down_bytes": down, "hint": hint,
     });
     let hint = hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
     tunnels.report(&event, &format!("{peer}: {reason}{hint}; {up} bytes up, {down} down"));
@@ -117,6 +119,8 @@ pub(super) fn reset(stream: &TcpStream) {
 pub(super) struct Carried {
     pub(super) up: u64,
     pub(super) down: u64,
+    /// Protocol of the tunnel, if one was opened.
+    pub(super) protocol: Option<&'static str>,
 }
 
 /// Carries a connection both ways until both directions have ended. `first` was read from the program before. A connection that breaks off is
@@ -127,6 +131,7 @@ pub(super) async fn carry(
     first: Bytes,
     carried: &mut Carried,
 ) -> Result<(), Broken> {
+    carried.protocol = Some(tunnel.protocol());
     let ended = both_ways(stream, tunnel, first, carried).await;
     if ended.is_err() {
         reset(stream);
@@ -138,7 +143,7 @@ async fn both_ways(
     stream: &mut TcpStream,
     tunnel: TcpTunnel,
     first: Bytes,
-    Carried { up, down }: &mut Carried,
+    Carried { up, down, .. }: &mut Carried,
 ) -> Result<(), Broken> {
     let (mut sender, mut receiver) = tunnel.split();
     let (mut from, mut to) = stream.split();

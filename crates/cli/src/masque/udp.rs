@@ -23,7 +23,7 @@ pub(super) async fn run(args: &UdpArgs, tunnels: &Arc<Tunnels>, mut interrupt: I
         Err(error) => return Ok(refused(&error)),
     };
     let bound = local.local_addr().map_err(|error| address::cannot_listen(listen, &error))?;
-    args.common.announce(bound)?;
+    args.common.announce(bound, tunnels)?;
     let total = Arc::new(Counts::default());
     let mut peers: HashMap<SocketAddr, Queue> = HashMap::new();
     let mut tasks = tokio::task::JoinSet::new();
@@ -69,6 +69,7 @@ pub(super) async fn run(args: &UdpArgs, tunnels: &Arc<Tunnels>, mut interrupt: I
     // Each ends its tunnel, and says what it has carried.
     drop(peers);
     while tasks.join_next().await.is_some() {}
+    tunnels.connections.end_reports().await;
     if tunnels.json {
         write_json_line(&json!({ "event": "total", "counts": total.json(), "ignored": ignored }))?;
     } else {

@@ -2,6 +2,7 @@
 
 #[path = "../gateway/mod.rs"]
 mod gateway;
+mod http2;
 #[path = "../program/mod.rs"]
 mod program;
 #[path = "../scratch/mod.rs"]

@@ -157,10 +157,17 @@ pub(super) fn method(method: u8) -> [u8; 2] {
 }
 
 /// User name and password.
-pub(super) fn read_password(bytes: &[u8]) -> Result<((&[u8], &[u8]), usize), CodecError> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Login<'a> {
+    pub(super) user: &'a [u8],
+    pub(super) password: &'a [u8],
+}
+
+/// The message with user name and password.
+pub(super) fn read_login(bytes: &[u8]) -> Result<(Login<'_>, usize), CodecError> {
     let mut reader = Reader::new(bytes);
     match reader.byte()? {
-        AUTH_VERSION => Ok(((reader.counted()?, reader.counted()?), reader.at)),
+        AUTH_VERSION => Ok((Login { user: reader.counted()?, password: reader.counted()? }, reader.at)),
         other => Err(CodecError::AuthVersion(other)),
     }
 }
@@ -258,8 +265,8 @@ mod tests {
     fn messages_are_read_when_they_are_whole() {
         reads_only_whole(&[5, 2, 0, 2], read_methods, &[0, 2][..]);
         reads_only_whole(&[5, 0], read_methods, &[][..]);
-        reads_only_whole(b"\x01\x05alice\x03abc", read_password, (&b"alice"[..], &b"abc"[..]));
-        reads_only_whole(b"\x01\x00\x00", read_password, (&b""[..], &b""[..]));
+        reads_only_whole(b"\x01\x05alice\x03abc", read_login, Login { user: b"alice", password: b"abc" });
+        reads_only_whole(b"\x01\x00\x00", read_login, Login { user: b"", password: b"" });
         for (message, command, expected) in [
             (&[5, 1, 0, 1, 192, 0, 2, 1, 0, 80][..], Command::Connect, address("192.0.2.1", 80)),
             (b"\x05\x01\x00\x03\x09a.example\x01\xbb", Command::Connect, address("a.example", 443)),
@@ -289,7 +296,7 @@ mod tests {
     fn what_is_no_message_is_refused_at_its_first_wrong_byte() {
         assert_eq!(read_methods(b"GET "), Err(CodecError::Version(b'G')));
         assert_eq!(read_methods(&[4]), Err(CodecError::Version(4)));
-        assert_eq!(read_password(&[5]), Err(CodecError::AuthVersion(5)));
+        assert_eq!(read_login(&[5]), Err(CodecError::AuthVersion(5)));
         assert_eq!(read_request(&[0]), Err(CodecError::Version(0)));
         assert_eq!(read_request(&[5, 1, 0, 2]), Err(CodecError::AddressType(2)));
         let long = [&[5, 1, 0, 3, 254][..], &[b'a'; 254], &[0, 80]].concat();

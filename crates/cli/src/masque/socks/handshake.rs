@@ -14,7 +14,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::codec::{self, Address, CodecError, Command, MAX_MESSAGE, ReplyCode, Request};
+use super::codec::{self, Address, CodecError, Command, Login, MAX_MESSAGE, ReplyCode, Request};
 use crate::{address, failure::Failure};
 
 /// Time for a program to read why it was refused.
@@ -71,9 +71,11 @@ impl Users {
     }
 
     /// Compares with all users, and all bytes of parts that have the same length.
-    fn accepts(&self, user: &[u8], password: &[u8]) -> bool {
+    fn accepts(&self, login: Login<'_>) -> bool {
         let is_equal = |a: &[u8], b: &[u8]| verify_slices_are_equal(a, b).is_ok();
-        self.0.iter().fold(false, |accepted, one| accepted | (is_equal(&one.0, user) & is_equal(&one.1, password)))
+        self.0
+            .iter()
+            .fold(false, |accepted, one| accepted | (is_equal(&one.0, login.user) & is_equal(&one.1, login.password)))
     }
 }
 
@@ -98,8 +100,8 @@ pub(super) async fn accept(stream: &mut TcpStream, users: &Users) -> Result<Aske
     stream.write_all(&codec::method(wanted)).await?;
     if wanted == codec::PASSWORD {
         let is_accepted = next(stream, &mut held, |bytes| {
-            let ((user, password), length) = codec::read_password(bytes)?;
-            Ok((users.accepts(user, password), length))
+            let (login, length) = codec::read_login(bytes)?;
+            Ok((users.accepts(login), length))
         });
         let is_accepted = is_accepted.await?;
         stream.write_all(&codec::password_status(is_accepted)).await?;
@@ -189,7 +191,11 @@ mod tests {
             ("alice", "", false),
             ("", "", false),
         ] {
-            assert_eq!(users.accepts(user.as_bytes(), password.as_bytes()), expected, "{user} {password}");
+            assert_eq!(
+                users.accepts(Login { user: user.as_bytes(), password: password.as_bytes() }),
+                expected,
+                "{user} {password}"
+            );
         }
         assert_eq!((users.method(), Users::default().method()), (codec::PASSWORD, codec::NO_AUTH));
         let long = [b"a:", &[b'x'; 256][..]].concat();

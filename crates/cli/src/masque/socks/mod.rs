@@ -31,7 +31,7 @@ use self::{
     handshake::{Asked, Users},
 };
 use super::{
-    SocksArgs, Target, Tunnels,
+    SocksArgs, Target, Tunnels, connections,
     flow::Counts,
     refused,
     tcp::{self, Broken, Carried},
@@ -80,6 +80,7 @@ pub(super) async fn run(
     } else {
         eprintln!("SOCKS5 on {bound} leads through {}, Ctrl-C ends", printable(&args.proxy.proxy));
     }
+    connections::begin_reports(tunnels);
     let server = Arc::new(Server {
         tunnels: tunnels.clone(),
         users: users.unwrap_or_default(),
@@ -107,6 +108,7 @@ pub(super) async fn run(
     // Each ends its tunnels, and reports what they have carried.
     end.send_replace(true);
     while tasks.join_next().await.is_some() {}
+    tunnels.connections.end_reports().await;
     server.total()?;
     Ok(ExitCode::SUCCESS)
 }
@@ -186,10 +188,10 @@ impl Server {
             Some(Err(error)) => (error.reason(), error.hint()),
             None => ("the command was interrupted".to_owned(), None),
         };
-        let Carried { up, down } = carried;
+        let Carried { up, down, protocol } = carried;
         let event = json!({
             "event": "closed", "peer": peer.to_string(), "target": target.to_string(), "kind": "tcp", "reason": reason,
-            "reply": code.map(|code| code as u8), "up_bytes": up, "down_bytes": down, "hint": hint,
+            "reply": code.map(|code| code as u8), "protocol": protocol, "up_bytes": up, "down_bytes": down, "hint": hint,
         });
         let hint = hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
         self.tunnels.report(&event, &format!("{peer} to {target}: {reason}{hint}; {up} bytes up, {down} down"));
