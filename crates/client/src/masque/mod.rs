@@ -231,7 +231,13 @@ impl ProxyClient {
         let value = self.authorization.clone();
         request.headers_mut().extend(value.map(|value| (authorization, value)));
         let asking = async {
-            match self.connection().await? {
+            let mut carrier = self.connection().await?;
+            if let Carrier::H2(link) = &carrier
+                && !link.is_ready().await
+            {
+                carrier = self.connection().await?;
+            }
+            match carrier {
                 Carrier::H3 { sender, .. } => ask_h3(sender, request, protocol).await,
                 Carrier::H2(mut link) => {
                     let (stream, response) = link.ask(request, protocol).await?;
@@ -307,5 +313,5 @@ async fn ask_h3(
         error => broken(error),
     });
     let (head, content) = answered?.into_parts();
-    Ok((head, SendHalf::H3(say), RecvHalf::H3(content), true))
+    Ok((head, SendHalf::H3(say), RecvHalf::H3(Box::new(content)), true))
 }

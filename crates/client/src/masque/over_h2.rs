@@ -72,18 +72,22 @@ impl H2Link {
         self.is_closed.load(Relaxed)
     }
 
+    /// Waits until the proxy permits another stream. Returns false if it permits no more on this connection (GOAWAY).
+    pub(super) async fn is_ready(&self) -> bool {
+        let is_ready = self.sender.clone().ready().await.is_ok();
+        if !is_ready {
+            self.is_closed.store(true, Relaxed);
+        }
+        is_ready
+    }
+
     /// Sends a request, with the protocol of an extended CONNECT, and waits for the answer.
     pub(super) async fn ask(
         &mut self,
         mut request: Request<()>,
         protocol: Option<&'static str>,
     ) -> Result<(SendStream<Bytes>, Response<RecvStream>), ProxyError> {
-        let ready = self.sender.clone().ready().await;
-        let mut sender = ready.map_err(|error| {
-            // No more streams: the next tunnel needs another connection.
-            self.is_closed.store(true, Relaxed);
-            broken_h2(&error)
-        })?;
+        let mut sender = self.sender.clone().ready().await.map_err(|error| broken_h2(&error))?;
         if let Some(protocol) = protocol {
             // RFC 8441 §3 MUST NOT: not without the peer's SETTINGS_ENABLE_CONNECT_PROTOCOL.
             if !sender.is_extended_connect_protocol_enabled() {

@@ -23,7 +23,7 @@ pub(super) enum SendHalf {
 
 /// Half of a stream from the proxy.
 pub(super) enum RecvHalf {
-    H3(h3_quic::ResponseBody),
+    H3(Box<h3_quic::ResponseBody>),
     H2(h2::RecvStream),
 }
 

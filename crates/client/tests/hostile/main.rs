@@ -14,3 +14,4 @@ mod servers;
 mod slow;
 mod tcp;
 mod tunnels;
+mod tunnels_over_h2;
