@@ -181,11 +181,21 @@ pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) struct ErrorWithEnding {
     pub(crate) on: Ending,
     what: String,
+    /// Code of the reset over HTTP/3, if it is another one than that of a cancelled request.
+    #[source]
+    reset_with: Option<h3_quic::ResetWith>,
 }
 
 impl ErrorWithEnding {
     pub(crate) fn error(on: Ending, what: impl Into<String>) -> BodyError {
-        Self { on, what: what.into() }.into()
+        Self { on, what: what.into(), reset_with: None }.into()
+    }
+
+    /// Error of the TCP connection to the target of a tunnel.
+    pub(crate) fn of_target(what: impl Into<String>) -> BodyError {
+        // RFC 9114 §4.4: a reset of the TCP connection is a stream error of this type.
+        let reset_with = Some(h3_quic::ResetWith(h3_quic::Code::CONNECT_ERROR));
+        Self { on: Ending::Broken, what: what.into(), reset_with }.into()
     }
 }
 

@@ -348,9 +348,9 @@ where
     if let Err(error) = &sent {
         give_up.on_end(error);
     }
-    if matches!(sent, Err(Error::Body(_))) {
+    if let Err(error @ Error::Body(_)) = &sent {
         // What breaks off must not look complete.
-        send.reset(give_up.get().unwrap_or(Code::REQUEST_CANCELLED));
+        send.reset(give_up.get().unwrap_or_else(|| error.reset_code()));
     }
     sent
 }

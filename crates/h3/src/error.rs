@@ -51,6 +51,8 @@ impl Code {
     pub const REQUEST_INCOMPLETE: Self = Self(0x10d);
     /// The message breaks a rule.
     pub const MESSAGE_ERROR: Self = Self(0x10e);
+    /// The TCP connection of a CONNECT request was reset or closed abnormally.
+    pub const CONNECT_ERROR: Self = Self(0x10f);
     /// A field section cannot be decompressed (RFC 9204 §6).
     pub const DECOMPRESSION_FAILED: Self = Self(0x200);
     /// Invalid instruction on the encoder stream (RFC 9204 §6).
@@ -158,6 +160,26 @@ impl BodyError {
     }
 }
 
+impl BodyError {
+    /// The code of the first [`ResetWith`] among the error and its sources.
+    pub(crate) fn code(&self) -> Option<Code> {
+        let mut next: Option<&(dyn error::Error + 'static)> = Some(self.get_ref());
+        while let Some(error) = next {
+            if let Some(ResetWith(code)) = error.downcast_ref() {
+                return Some(*code);
+            }
+            next = error.source();
+        }
+        None
+    }
+}
+
+/// Error of a body, or a source of one, that names the code of the stream's reset. Without it the code is
+/// [`Code::REQUEST_CANCELLED`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the stream is reset with code {:#x}", .0.0)]
+pub struct ResetWith(pub Code);
+
 impl fmt::Display for BodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
@@ -171,6 +193,12 @@ impl error::Error for BodyError {
 }
 
 impl Error {
+    /// The code of the reset that follows from this error of the sending side.
+    pub(crate) fn reset_code(&self) -> Code {
+        let of_body = if let Self::Body(error) = self { error.code() } else { None };
+        of_body.unwrap_or(Code::REQUEST_CANCELLED)
+    }
+
     /// Returns whether the peer has certainly not acted on the request, so that any request may be sent again.
     // RFC 9114 §5.4 MUST-1: a connection that ended without GOAWAY says nothing about it
     pub fn is_unprocessed(&self) -> bool {

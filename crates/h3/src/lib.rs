@@ -57,7 +57,7 @@ mod stream;
 pub use body::{RequestBody, ResponseBody};
 pub use compression::{Compression, Volume};
 pub use datagram::Datagrams;
-pub use error::{Awaited, BodyError, Code, Error, RequestFault};
+pub use error::{Awaited, BodyError, Code, Error, RequestFault, ResetWith};
 pub use fields::Protocol;
 pub use session_handle::{SessionOffer, SessionStreams};
 pub use sessions::{SessionStream, SessionSupport};

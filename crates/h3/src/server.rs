@@ -479,7 +479,7 @@ where
     if let Err(error) = &sent {
         given_up.on_end(error);
         // RFC 9114 §4.1.1 SHOULD-3: an answer that breaks off must not look complete
-        send.reset(given_up.get().unwrap_or(Code::REQUEST_CANCELLED));
+        send.reset(given_up.get().unwrap_or_else(|| error.reset_code()));
     }
     sent
 }

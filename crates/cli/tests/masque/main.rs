@@ -137,6 +137,30 @@ fn connections_go_through_the_proxy() {
     assert_eq!((code, &lines.last().unwrap()["connections"]), (Some(0), &3.into()), "{lines:?}");
 }
 
+/// RFC 9114 §4.4
+#[test]
+fn a_target_that_resets_resets_the_program() {
+    let edge = Edge::start("target-reset", "");
+    let target = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = target.local_addr().unwrap().to_string();
+    let arguments = [edge.arguments("tcp", "token", &address), vec!["--http3".to_owned()]].concat();
+    let service = Service::start(&borrowed(&arguments));
+    let mut program = TcpStream::connect(service.address()).unwrap();
+    program.set_read_timeout(Some(LIMIT)).unwrap();
+    let (mut stream, _) = target.accept().unwrap();
+    // The tunnel is open when its first byte arrives.
+    program.write_all(b"x").unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.read_exact(&mut [0]).unwrap();
+    socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(stream);
+    let error = program.read_exact(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    let (_, lines) = service.interrupt();
+    let closed = lines.iter().find(|line| line["event"] == "closed").unwrap();
+    assert!(closed["reason"].as_str().unwrap().contains("code 0x10f"), "{closed}");
+}
+
 /// RFC 9298 §3.1 MUST-8, RFC 9298 §3.5 MUST-1
 #[test]
 fn refusals_are_told_with_advice() {

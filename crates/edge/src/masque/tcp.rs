@@ -32,7 +32,7 @@ fn by_client(error: impl std::fmt::Display) -> BodyError {
 }
 
 fn by_target(error: io::Error) -> BodyError {
-    ErrorWithEnding::error(Ending::Broken, format!("the target: {error}"))
+    ErrorWithEnding::of_target(format!("the target: {error}"))
 }
 
 fn idle() -> BodyError {

@@ -130,6 +130,23 @@ async fn connect_over_each_version() {
     assert!(proxy_status(&response).contains("connection_refused"));
 }
 
+/// RFC 9114 §4.4: the code of a stream tells whether the target or the gateway broke off.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_of_the_target_has_its_own_code() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = listener.local_addr().unwrap();
+    let site = Site::start("masque-reset", &route(""));
+    let (_endpoint, mut h3) = site.h3().await;
+    let (_say, body) = Channel::<Bytes, std::io::Error>::new(1);
+    let response = within(h3.send(Request::connect(target.to_string()).body(body).unwrap())).await.unwrap();
+    assert_eq!(response.status(), 200);
+    let (stream, _) = within(listener.accept()).await.unwrap();
+    socket2::SockRef::from(&stream).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    drop(stream);
+    let error = within(response.into_body().collect()).await.unwrap_err();
+    assert!(matches!(error, h3_quic::Error::Reset(h3_quic::Code::CONNECT_ERROR)), "{error:?}");
+}
+
 async fn exchange_bytes(stream: impl AsyncRead + AsyncWrite + Unpin) {
     let content = pattern(100_000);
     let (mut from, mut to) = tokio::io::split(stream);
