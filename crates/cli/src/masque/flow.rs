@@ -23,8 +23,10 @@ use super::{Target, Tunnels};
 
 /// Datagrams that wait for a tunnel. Beyond them, the newest are dropped.
 const WAITING: usize = 256;
-/// Bytes of a program's datagrams that wait for its tunnels. Beyond them, the newest are dropped.
+/// Bytes of a program's datagrams that wait for its tunnels, with [`OVERHEAD`] for each. Beyond them, the newest are dropped.
 pub(super) const MAX_WAITING: usize = 1 << 20;
+/// Memory of a waiting datagram beside its payload: its place in the queue, and its allocation.
+const OVERHEAD: usize = 128;
 /// The longest payload of UDP.
 pub(super) const MAX_PAYLOAD: usize = 65_535;
 /// Time after a tunnel failed in which datagrams to its target are dropped, so that each does not ask the proxy again.
@@ -128,8 +130,7 @@ pub(super) fn queue(room: &Arc<Semaphore>) -> (Queue, Waiting) {
 impl Queue {
     /// Queues a datagram. Returns false if there is no room for it.
     pub(super) fn push(&self, payload: &[u8]) -> bool {
-        // An empty datagram takes room, too.
-        let size = u32::try_from(payload.len().max(1)).unwrap_or(u32::MAX);
+        let size = u32::try_from(payload.len() + OVERHEAD).unwrap_or(u32::MAX);
         let Ok(room) = self.room.clone().try_acquire_many_owned(size) else { return false };
         self.datagrams.try_send(Queued { payload: Bytes::copy_from_slice(payload), _room: room }).is_ok()
     }
@@ -259,5 +260,22 @@ impl Flow {
         } else {
             counts.on_dropped();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_datagrams_take_the_room_that_they_hold() {
+        let room = Arc::new(Semaphore::new(10 * OVERHEAD));
+        let (queue, mut waiting) = queue(&room);
+        for _ in 0..10 {
+            assert!(queue.push(b""));
+        }
+        assert!(!queue.push(b""));
+        drop(waiting.datagrams.try_recv().unwrap());
+        assert!(queue.push(b""));
     }
 }

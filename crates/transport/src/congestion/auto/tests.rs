@@ -200,6 +200,21 @@ fn a_queue_that_stays_is_competed_for_until_it_is_gone() {
 }
 
 #[test]
+fn a_flow_competes_before_others_have_its_rate() {
+    let mut path = Path::new();
+    path.rounds(60);
+    path.others = Duration::from_millis(30);
+    let begun = path.now;
+    while path.auto.state() != "competitive" {
+        path.round();
+        assert!(path.now < begun + Duration::from_secs(3), "{:?}", path.states);
+    }
+    // 1.5 times the rate of before takes 2.4 products of rate and round trip while others keep up 30 ms; the window has shrunk meanwhile.
+    let window = bytes(path.auto.window()) / bytes(path.bdp());
+    assert!(window > 1.5, "{window} after {:?}", path.now - begun);
+}
+
+#[test]
 fn a_queue_that_comes_back_at_once_is_competed_for_without_a_probe() {
     // Three to four targets: a probe has to show whose it is.
     const OTHERS: Duration = Duration::from_millis(10);
