@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Edge, LIMIT, borrowed};
+use super::{Edge, LIMIT, borrowed, capitals};
 use crate::program::{Service, run};
 
 /// A way to a gateway on which TCP is carried, and UDP waits until it is permitted.
@@ -125,16 +125,7 @@ fn datagrams_go_over_http2_where_udp_is_blocked() {
 fn connections_go_over_http2_where_udp_is_blocked() {
     let edge = Edge::start("h2-tcp", "");
     let blocked = Blocked::before(edge.gateway.address);
-    let target = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = target.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in target.incoming() {
-            let mut stream = stream.unwrap();
-            let mut content = Vec::new();
-            stream.read_to_end(&mut content).unwrap();
-            stream.write_all(&content.to_ascii_uppercase()).unwrap();
-        }
-    });
+    let address = capitals();
     let service = start(&edge, blocked.address, "tcp", &[&address.to_string()]);
     for size in [0, 10, 3_000_000] {
         let mut stream = TcpStream::connect(service.address()).unwrap();

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Edge, LIMIT, borrowed, private};
+use super::{Edge, LIMIT, borrowed, capitals, private};
 use crate::program::{Service, refused};
 
 /// Time after which a datagram is sent again: UDP may lose it.
@@ -84,22 +84,6 @@ impl Program {
         socket.connect(relay).unwrap();
         (this, socket)
     }
-}
-
-/// A server that answers in capitals.
-fn capitals() -> SocketAddr {
-    let target = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = target.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in target.incoming() {
-            let mut stream = stream.unwrap();
-            let mut content = Vec::new();
-            if stream.read_to_end(&mut content).is_ok() {
-                let _ = stream.write_all(&content.to_ascii_uppercase());
-            }
-        }
-    });
-    address
 }
 
 fn target() -> UdpSocket {

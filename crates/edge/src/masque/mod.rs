@@ -233,7 +233,7 @@ impl Proxy {
                     let _ = target.set_nodelay(true);
                     let traffic = traffic(address);
                     let idle_timeout = self.config.tcp_idle_timeout.0;
-                    return Ok(Tunnel::Tcp(Box::new(TcpTunnel { target, traffic, place, idle_timeout })));
+                    return Ok(Tunnel::Tcp(Box::new(TcpTunnel::new(target, traffic, place, idle_timeout))));
                 }
                 Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
                     failed = Refusal::ConnectionRefused;

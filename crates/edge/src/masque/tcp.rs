@@ -21,10 +21,10 @@ use crate::{
 
 /// A tunnel.
 pub(super) struct TcpTunnel {
-    pub(super) target: TcpStream,
+    target: TcpStream,
     pub(super) traffic: Arc<Traffic>,
-    pub(super) place: TunnelPlace,
-    pub(super) idle_timeout: Duration,
+    place: TunnelPlace,
+    idle_timeout: Duration,
 }
 
 fn by_client(error: impl std::fmt::Display) -> BodyError {
@@ -40,6 +40,14 @@ fn idle() -> BodyError {
 }
 
 impl TcpTunnel {
+    /// A tunnel to a connected target.
+    pub(super) fn new(target: TcpStream, traffic: Arc<Traffic>, place: TunnelPlace, idle_timeout: Duration) -> Self {
+        // RFC 9114 §4.4 MUST-3, MUST-4, SHOULD-1, SHOULD-2: what the client gives up ends in both directions, and must not look complete. With
+        // the client's connection the tunnel is dropped where it stands.
+        let _ = socket2::SockRef::from(&target).set_linger(Some(Duration::ZERO));
+        Self { target, traffic, place, idle_timeout }
+    }
+
     /// Carries a stream of HTTP/3.
     pub(super) async fn over_h3(
         mut self,
@@ -124,10 +132,10 @@ impl TcpTunnel {
         self.finish(carried)
     }
 
-    /// Resets the connection to the target if the tunnel broke off: it must not look complete.
+    /// Lets a complete tunnel end as such. One that broke off resets the connection to the target when it is dropped.
     fn finish(self, carried: Result<(), BodyError>) -> Result<(), BodyError> {
-        if carried.is_err() {
-            let _ = socket2::SockRef::from(&self.target).set_linger(Some(Duration::ZERO));
+        if carried.is_ok() {
+            let _ = socket2::SockRef::from(&self.target).set_linger(None);
         }
         carried
     }

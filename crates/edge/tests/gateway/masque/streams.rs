@@ -147,6 +147,32 @@ async fn a_reset_of_the_target_has_its_own_code() {
     assert!(matches!(error, h3_quic::Error::Reset(h3_quic::Code::CONNECT_ERROR)), "{error:?}");
 }
 
+/// RFC 9114 §4.4 MUST-3, MUST-4, SHOULD-1, SHOULD-2: what the client gives up, the target sees reset.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_sees_a_reset_when_the_client_gives_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = listener.local_addr().unwrap();
+    let site = Site::start("masque-given-up", &route(""));
+    for whole_connection in [false, true] {
+        let (endpoint, mut h3) = site.h3().await;
+        let (mut say, body) = Channel::<Bytes, std::io::Error>::new(1);
+        let response = within(h3.send(Request::connect(target.to_string()).body(body).unwrap())).await.unwrap();
+        assert_eq!(response.status(), 200);
+        say.send_data(Bytes::from_static(b"hello")).await.unwrap();
+        let (mut stream, _) = within(listener.accept()).await.unwrap();
+        let mut hello = [0; 5];
+        within(stream.read_exact(&mut hello)).await.unwrap();
+        if whole_connection {
+            endpoint.close(0x100, b"");
+        } else {
+            say.abort(std::io::Error::other("given up"));
+        }
+        let read = within(stream.read(&mut hello)).await.map_err(|error| error.kind());
+        assert_eq!(read, Err(std::io::ErrorKind::ConnectionReset), "whole connection: {whole_connection}");
+    }
+    until(|| site.figure("tiderace_edge_tunnels{kind=\"tcp\"}"), 0.0).await;
+}
+
 async fn exchange_bytes(stream: impl AsyncRead + AsyncWrite + Unpin) {
     let content = pattern(100_000);
     let (mut from, mut to) = tokio::io::split(stream);
