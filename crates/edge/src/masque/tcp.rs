@@ -21,7 +21,7 @@ use crate::{
 
 /// A tunnel.
 pub(super) struct TcpTunnel {
-    target: TcpStream,
+    pub(super) target: TcpStream,
     pub(super) traffic: Arc<Traffic>,
     place: TunnelPlace,
     idle_timeout: Duration,
