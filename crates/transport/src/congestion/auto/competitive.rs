@@ -4,12 +4,20 @@ use units::{Duration, Instant};
 
 use super::super::{AckSample, CeSample, Controller, Cubic, LossSample, Parameters, SentSample, SpuriousSample};
 use super::delay::DelayMode;
+use super::dip::Dip;
 use super::probe_rtt::ProbeRtt;
 use super::rounds::Round;
 use super::{bytes, whole};
 
 /// Shortest time between two probes that an empty queue triggers.
-const SHORTEST_BREAK: Duration = Duration::from_secs(2);
+const SHORTEST_BREAK: Duration = Duration::from_secs(1);
+/// Share of the mean delay below which others leave the queue, so that this flow joins their probe.
+const DIP: f64 = 0.5;
+/// Shortest time from a probe to one that a dip triggers; CUBIC's losses are dips as well.
+const DIP_BREAK: Duration = Duration::from_secs(2);
+/// Round trips in a row with a mean delay below the target after which nobody competes: a flow that goes on would be the rival of those that
+/// have stopped.
+const QUIET: u32 = 3;
 /// Smallest number of round trips between two probes: a probe takes two to four.
 const PATIENCE_ROUNDS: f64 = 24.0;
 /// Upper bound of their duration, so that the end of the competition is detected.
@@ -24,13 +32,17 @@ pub(super) struct Competitive {
     lowest: (f64, Instant),
     probed_at: Instant,
     probe: Option<ProbeRtt>,
+    dip: Dip,
+    /// Round trips in a row with a mean delay below the target.
+    quiet: u32,
 }
 
 impl Competitive {
     pub(super) fn new(now: Instant, window: f64, round: &Round, parameters: &Parameters) -> Self {
         let parameters = Parameters { initial_window: Some(whole(window)), now, ..*parameters };
         let cubic = Cubic::resume(&parameters);
-        Self { cubic, since: now, lowest: (round.wait, now), probed_at: now, probe: None }
+        let lowest = (round.wait, now);
+        Self { cubic, since: now, lowest, probed_at: now, probe: None, dip: Dip::new(round.wait), quiet: 0 }
     }
 
     pub(super) fn window(&self) -> u64 {
@@ -60,7 +72,10 @@ impl Competitive {
         let patience = delay.rivalry().patience().max(rounds);
         let is_due = now >= self.lowest.1 + patience;
         let is_empty = round.least_wait < target / 2.0 && now >= self.probed_at + SHORTEST_BREAK;
-        if round.limited && (is_due || is_empty) && now >= self.since + delay.rivalry().stay() {
+        let is_dip = self.dip.on_round(round, DIP, 0.0) && now >= self.probed_at + rounds.max(DIP_BREAK);
+        self.quiet = if round.wait < target { self.quiet + 1 } else { 0 };
+        let may_end = (is_due || is_empty || is_dip) && now >= self.since + delay.rivalry().stay();
+        if round.limited && (may_end || self.quiet >= QUIET) {
             self.probed_at = now;
             self.probe = Some(ProbeRtt::new(now, bytes(self.cubic.window()), delay.minimum(), round));
         } else if round.wait < self.lowest.0 * 0.95 - 0.0005 {

@@ -9,6 +9,7 @@ use units::{Bitrate, Duration, Instant};
 
 use super::super::{AckSample, initial_window, minimum_window};
 use super::crowding::Crowding;
+use super::dip::Dip;
 use super::noise::Noise;
 use super::probe_loss::{Cause, ProbeLoss};
 use super::probe_rtt::ProbeRtt;
@@ -55,6 +56,13 @@ const REPEAT_BREAKS: (Duration, Duration) = (Duration::from_secs(10), Duration::
 const PROBE_BREAKS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// Lower bound of the second in round trips: a probe takes two to four.
 const PROBE_BREAK_ROUNDS: f64 = 40.0;
+/// Share of the mean delay below which others leave the queue, and the mean in targets from which on that shows.
+const DIP: f64 = 0.4;
+const DIP_OF: f64 = 0.2;
+/// Number of probes of its own after which a flow joins those of others no longer: it knows the propagation delay.
+const JOINS: u32 = 2;
+/// Shortest time from a probe to one that a dip triggers, and the same in round trips.
+const JOIN_BREAK: (Duration, f64) = (Duration::from_millis(400), 10.0);
 /// Delay in targets after a probe at which other flows certainly fill the queue.
 const LONG_QUEUE: f64 = 3.0;
 /// Round trips in a row in which the window held data back, before a flow probes or goes below the initial window: short
@@ -105,6 +113,10 @@ pub(super) struct DelayMode {
     probe_rtt: Option<ProbeRtt>,
     /// The current probe was triggered by crowding.
     is_crowded: bool,
+    dip: Dip,
+    /// Number of probes, and the end of the last.
+    probes: u32,
+    probed_at: Instant,
     /// Time at which the queue was last seen empty, or probed.
     empty_at: Instant,
     probe_break: Duration,
@@ -141,6 +153,9 @@ impl DelayMode {
             crowding: Crowding::default(),
             probe_rtt: None,
             is_crowded: false,
+            dip: Dip::new(0.0),
+            probes: 0,
+            probed_at: now,
             empty_at: now,
             probe_break: PROBE_BREAKS.0,
             rivalry: Rivalry::new(now),
@@ -264,12 +279,13 @@ impl DelayMode {
         if round.least_wait < target / 4.0 {
             self.empty_at = now;
         }
+        let joins = self.joins(now, round, target);
         let is_crowded = self.crowding.is_crowded();
         if is_crowded && let Some(reaction) = self.compete_without_probe(now, round, usual_target) {
             return reaction;
         }
         let is_due = std::mem::take(&mut self.is_unverified) || now >= self.empty_at + self.probe_break();
-        if self.limited > STEADY && (is_crowded || is_due) {
+        if self.limited > STEADY && (is_crowded || is_due || joins) {
             self.begin_probe_rtt(now, round, is_crowded);
             return Reaction::None;
         }
@@ -281,6 +297,12 @@ impl DelayMode {
             self.follow_target(now, round, wait, target);
         }
         reaction
+    }
+
+    /// Returns whether a flow that does not know the path yet joins the probe of others.
+    fn joins(&mut self, now: Instant, round: &Round, target: f64) -> bool {
+        let pause = JOIN_BREAK.0.max(Duration::from_secs_f64(JOIN_BREAK.1 * self.rtt));
+        self.dip.on_round(round, DIP, DIP_OF * target) && self.probes < JOINS && now >= self.probed_at + pause
     }
 
     /// Time without an empty queue after which the queue is probed.
@@ -313,6 +335,8 @@ impl DelayMode {
 
     fn end_probe_rtt(&mut self, now: Instant, round: &Round, outcome: Option<f64>) -> Reaction {
         self.probe_rtt = None;
+        self.probes += 1;
+        self.probed_at = now;
         self.crowding.on_probed(outcome);
         self.empty_at = now;
         self.probe_break = (self.probe_break * 2).min(PROBE_BREAKS.1);

@@ -21,6 +21,7 @@ use units::{Bitrate, Instant};
 mod competitive;
 mod crowding;
 mod delay;
+mod dip;
 mod noise;
 mod probe_loss;
 mod probe_rtt;

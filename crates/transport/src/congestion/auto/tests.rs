@@ -236,6 +236,61 @@ fn a_queue_that_comes_back_at_once_is_competed_for_without_a_probe() {
 }
 
 #[test]
+fn a_newcomer_joins_the_probe_of_others() {
+    // It takes the queue that it came to for the path.
+    let mut path = Path { others: Duration::from_millis(10), ..Path::new() };
+    while path.auto.state() != "delay" {
+        path.round();
+    }
+    path.rounds(10);
+    assert_eq!(path.states, ["startup", "delay"]);
+    path.others = Duration::ZERO;
+    path.rounds(2);
+    assert_eq!(path.states, ["startup", "delay", "probe_rtt"]);
+}
+
+#[test]
+fn a_competitor_joins_the_probe_of_others() {
+    let mut path = Path { most: 208, ..Path::new() };
+    path.rounds(60);
+    path.others = Duration::from_millis(60);
+    while !path.states.ends_with(&["competitive", "competitive_probe_rtt", "competitive"]) {
+        path.round();
+    }
+    // The next probe of its own is due 4 s after the last.
+    path.rounds(25);
+    assert_eq!(path.auto.state(), "competitive", "{:?}", path.states);
+    let seen = path.states.len();
+    // Not empty, but much shorter than this flow alone could make it.
+    path.others = Duration::from_millis(5);
+    path.rate *= 2;
+    path.rounds(2);
+    assert_eq!(path.states[seen..], ["competitive_probe_rtt"]);
+}
+
+#[test]
+fn a_flow_does_not_compete_with_those_that_have_stopped() {
+    const OTHERS: Duration = Duration::from_millis(10);
+    let mut path = Path::new();
+    path.rounds(60);
+    // The second competition lasts four seconds, or until nobody fills the queue.
+    for _ in 0..2 {
+        path.others = OTHERS;
+        while path.auto.state() != "competitive" {
+            path.round();
+        }
+        path.others = Duration::ZERO;
+        path.rate *= 4;
+        let begun = path.now;
+        while path.auto.state().starts_with("competitive") {
+            path.round();
+            assert!(path.now < begun + Duration::from_secs(1), "{:?}", path.states);
+        }
+        path.rate /= 4;
+    }
+}
+
+#[test]
 fn jitter_is_no_queue() {
     for delays in [&[0, 12][..], &[0, 6, 12, 18, 24, 18, 12, 6][..]] {
         let mut path = Path::new();
