@@ -18,9 +18,10 @@ use super::{
     Config, Many, ResolvedConfig,
     address::{address, back_end_name, host_port},
     read::{
-        ConfigCause, ConfigError, Fault,
+        ConfigError, Fault,
         Step::{self, Key, Number},
     },
+    system,
 };
 use crate::{
     admin, certificate,
@@ -60,13 +61,13 @@ pub async fn examine(file: &Path, examination: Examination) -> Result<Examined, 
     let read = super::read::load_text(file)?;
     let mut warnings = certificates(&read.config);
     let tried = if examination.addresses { addresses(&read.config, &mut warnings) } else { Ok(()) };
-    tried.and_then(|()| outputs(&read.config, &mut warnings)).map_err(|fault| read.locate(fault))?;
+    tried.and_then(|()| outputs(&read.config, &mut warnings)).map_err(|fault| read.text.locate(fault))?;
     if let Some(patience) = examination.names {
         let resolver: Arc<dyn Resolve> = Arc::new(SystemResolver::default());
         warnings.extend(names(&read.config, &resolver, patience).await);
         warnings.extend(super::signer::examine(&read.config, patience).await);
     }
-    let warnings = warnings.into_iter().map(|fault| read.locate(fault)).collect();
+    let warnings = warnings.into_iter().map(|fault| read.text.locate(fault)).collect();
     let ResolvedConfig { config, .. } = read;
     Ok(Examined { config, warnings })
 }
@@ -87,12 +88,11 @@ fn served(config: &Config) -> Vec<String> {
 fn addresses(config: &Config, warnings: &mut Vec<Fault>) -> Result<(), Fault> {
     let served = served(config);
     let mut tried: Vec<SocketAddr> = Vec::new();
-    let lists = [(vec![Key("listen")], &config.listen), (vec![Key("redirect-from")], &config.redirect_from)];
     let metrics = Many(Some(config.metrics.listen.clone()).filter(|at| !at.is_empty()).into_iter().collect());
-    for (at, list) in
-        lists.iter().map(|(at, list)| (at.clone(), *list)).chain([(vec![Key("metrics"), Key("listen")], &metrics)])
+    for (field, list) in
+        [("listen", &config.listen), ("redirect-from", &config.redirect_from), ("metrics.listen", &metrics)]
     {
-        let is_tls = at[0] == Key("listen");
+        let is_tls = field == "listen";
         for text in &list.0 {
             let Ok(address) = address(text) else { continue };
             // An address of this process may be shared with itself, as `run` does.
@@ -104,18 +104,12 @@ fn addresses(config: &Config, warnings: &mut Vec<Fault>) -> Result<(), Fault> {
             tried.push(address);
             let result = if is_tls { check_unshared(address) } else { std::net::TcpListener::bind(address).map(drop) };
             let Err(error) = result else { continue };
-            let fault =
-                Fault::of(&at, format!("cannot listen at {address}: {error}"), ConfigCause::Address(error.kind()));
-            match error.kind() {
-                io::ErrorKind::AddrInUse => {
-                    return Err(fault.hint("another program serves there; `ss -lntup` names it. A gateway that runs with this file is known by its [admin] socket"));
-                }
-                // Another user may.
-                io::ErrorKind::PermissionDenied => {
-                    warnings.push(fault.hint("ports below 1024 need a privilege, which this user has not"))
-                }
-                _ => return Err(fault.hint("`ip address` shows the addresses of this machine")),
+            let fault = system::listen(field, address, &error);
+            // Another user may.
+            if error.kind() != io::ErrorKind::PermissionDenied {
+                return Err(fault);
             }
+            warnings.push(fault);
         }
     }
     Ok(())
@@ -123,28 +117,22 @@ fn addresses(config: &Config, warnings: &mut Vec<Fault>) -> Result<(), Fault> {
 
 /// Tries what the gateway writes to.
 fn outputs(config: &Config, warnings: &mut Vec<Fault>) -> Result<(), Fault> {
+    let missing = || io::Error::from(io::ErrorKind::NotFound);
     // A name alone is in the directory of the process.
     let is_missing =
         |path: &str| Path::new(path).parent().is_some_and(|parent| !parent.as_os_str().is_empty() && !parent.is_dir());
     let log = config.log.access.as_str();
     if !["-", "off"].contains(&log) {
         let existing = Path::new(log).exists().then(|| std::fs::OpenOptions::new().append(true).open(log).map(drop));
-        let error = match existing {
-            Some(Err(error)) => Some(error.to_string()),
-            None if is_missing(log) => Some("its directory does not exist".to_owned()),
-            _ => None,
-        };
-        if let Some(error) = error {
-            let at = [Key("log"), Key("access")];
-            return Err(Fault::new(&at, format!("cannot open the access log {log}: {error}"))
-                .hint("make the directory, for the gateway's user to write to"));
+        match existing {
+            Some(opened) => opened.map_err(|error| system::access_log(log, &error))?,
+            None if is_missing(log) => return Err(system::access_log(log, &missing())),
+            None => {}
         }
     }
     let socket = config.admin.socket.as_str();
     if !socket.is_empty() && is_missing(socket) {
-        let at = [Key("admin"), Key("socket")];
-        let message = format!("cannot open the admin socket {socket}: its directory does not exist");
-        let fault = Fault::new(&at, message).hint("below /run, systemd makes it: RuntimeDirectory=tiderace");
+        let fault = system::admin_socket(Path::new(socket), &missing());
         // It is there when the unit runs.
         if !Path::new(socket).starts_with("/run") {
             return Err(fault);

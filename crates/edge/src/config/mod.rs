@@ -17,6 +17,7 @@ pub(crate) mod schema;
 pub(crate) mod section;
 mod signer;
 mod site;
+pub(crate) mod system;
 pub(crate) mod webtransport;
 
 use std::collections::BTreeMap;

@@ -67,6 +67,8 @@ pub enum ConfigCause {
     ConnectionIdKey(Arc<KeyFileError>),
     /// Address that cannot be served.
     Address(io::ErrorKind),
+    /// Access log or admin socket that cannot be opened.
+    Output(io::ErrorKind),
     /// No directory where files are to be served from.
     NoDirectory,
 }
@@ -87,7 +89,11 @@ impl Error for ConfigError {
             ConfigCause::Tokens(error) => Some(&**error),
             ConfigCause::Passwords(error) => Some(&**error),
             ConfigCause::ConnectionIdKey(error) => Some(&**error),
-            ConfigCause::Syntax | ConfigCause::Value | ConfigCause::Address(_) | ConfigCause::NoDirectory => None,
+            ConfigCause::Syntax
+            | ConfigCause::Value
+            | ConfigCause::Address(_)
+            | ConfigCause::Output(_)
+            | ConfigCause::NoDirectory => None,
         }
     }
 }
@@ -132,15 +138,20 @@ impl Fault {
     }
 }
 
-/// A configuration with its text, which has the places of faults.
-pub(super) struct ResolvedConfig {
-    pub(super) config: Config,
+/// A configuration with its text.
+pub(crate) struct ResolvedConfig {
+    pub(crate) config: Config,
+    pub(crate) text: ConfigText,
+}
+
+/// Text of a configuration, which has the places of faults.
+pub(crate) struct ConfigText {
     text: String,
     name: String,
 }
 
-impl ResolvedConfig {
-    pub(super) fn locate(&self, fault: Fault) -> ConfigError {
+impl ConfigText {
+    pub(crate) fn locate(&self, fault: Fault) -> ConfigError {
         locate(&self.text, &self.name, fault)
     }
 }
@@ -154,13 +165,13 @@ pub fn load(file: &Path) -> Result<Config, ConfigError> {
 }
 
 /// As [`load`], with the text.
-pub(super) fn load_text(file: &Path) -> Result<ResolvedConfig, ConfigError> {
+pub(crate) fn load_text(file: &Path) -> Result<ResolvedConfig, ConfigError> {
     let (name, text) = read_text(file, "give the configuration's path with --config")?;
     let mut config = parse(&text, &name)?;
     let directory = file.parent().unwrap_or_else(|| Path::new("."));
     config.resolve(directory);
     config.check_files().map_err(|fault| locate(&text, &name, fault))?;
-    Ok(ResolvedConfig { config, text, name })
+    Ok(ResolvedConfig { config, text: ConfigText { text, name } })
 }
 
 /// Name and text of a file; `hint` is for one that cannot be read.

@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, path::PathBuf};
 
 use crate::{
-    config::ConfigError,
+    config::{ConfigError, read::ConfigText, system},
     keys::KeysError,
     setup::SetupError,
     upgrade::{RefusalCause, UpgradeError},
@@ -19,6 +19,8 @@ pub enum ProcessError {
     /// An address cannot be served.
     #[error("cannot listen at {address}: {why}")]
     Listen {
+        /// Field of the configuration, as in `metrics.listen`.
+        field: &'static str,
         /// The address.
         address: String,
         /// Error of the system.
@@ -39,6 +41,14 @@ pub enum ProcessError {
         /// Error of the system.
         source: io::Error,
     },
+    /// The system refuses what a field of the configuration asks for.
+    #[error("{fault}")]
+    Refused {
+        /// The same with its place in the configuration, as `tiderace edge check` says it.
+        fault: ConfigError,
+        /// Error of the part that cannot be opened.
+        source: Box<ProcessError>,
+    },
     /// The task that read the configuration did not end.
     #[error("{0}")]
     Interrupted(#[source] tokio::task::JoinError),
@@ -55,14 +65,26 @@ pub enum ProcessError {
 
 impl ProcessError {
     /// An address that cannot be served.
-    pub(super) fn listen(address: SocketAddr, why: io::Error) -> Self {
-        Self::Listen { address: address.to_string(), why }
+    pub(super) fn listen(field: &'static str, address: SocketAddr, why: io::Error) -> Self {
+        Self::Listen { field, address: address.to_string(), why }
+    }
+
+    /// Gives a refusal of the system its place in the configuration.
+    pub(super) fn locate(self, text: &ConfigText) -> Self {
+        let fault = match &self {
+            Self::Listen { field, address, why } => system::listen(field, address, why),
+            Self::AdminSocket { path, source } => system::admin_socket(path, source),
+            Self::Setup(SetupError::AccessLog { path, source }) => system::access_log(path, source),
+            _ => return self,
+        };
+        Self::Refused { fault: text.locate(fault), source: Box::new(self) }
     }
 
     /// Part that the older process of an upgrade is told.
     pub(super) fn refusal_cause(&self) -> RefusalCause {
         match self {
             Self::Config(_) => RefusalCause::Configuration,
+            Self::Refused { source, .. } => source.refusal_cause(),
             Self::Listen { .. } | Self::AdminSocket { .. } => RefusalCause::Listener,
             Self::Routable => RefusalCause::ConnectionIds,
             Self::Workers(_) | Self::Keys(_) | Self::Interrupted(_) | Self::Setup(_) => RefusalCause::Setup,
@@ -73,22 +95,17 @@ impl ProcessError {
     /// Advice for the operator.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Config(error) => error.hint.clone(),
-            Self::Listen { why, .. } => match why.kind() {
-                io::ErrorKind::PermissionDenied => Some(
-                    "ports below 1024 need a privilege: AmbientCapabilities=CAP_NET_BIND_SERVICE with systemd"
-                        .to_owned(),
-                ),
-                io::ErrorKind::AddrInUse => Some(
-                    "another program serves there; `tiderace edge reload` gives a gateway that runs a new configuration".to_owned(),
-                ),
-                _ => None,
-            },
+            Self::Config(error) | Self::Refused { fault: error, .. } => error.hint.clone(),
             Self::Upgrade(error) => error.hint(),
             Self::Routable => {
                 Some("drain this machine at the load balancers, restart its service, and let it serve again".to_owned())
             }
-            Self::Workers(_) | Self::Keys(_) | Self::AdminSocket { .. } | Self::Interrupted(_) | Self::Setup(_) => None,
+            Self::Listen { .. }
+            | Self::Workers(_)
+            | Self::Keys(_)
+            | Self::AdminSocket { .. }
+            | Self::Interrupted(_)
+            | Self::Setup(_) => None,
         }
     }
 }

@@ -51,14 +51,14 @@ impl Listeners {
             for address in addresses(config) {
                 if let Some(sockets) = taken.addresses.remove(&address) {
                     let listener = Listener::take_over(sockets, &generation, shared, workers);
-                    secure.insert(address, listener.map_err(|why| ProcessError::listen(address, why))?);
+                    secure.insert(address, listener.map_err(|why| ProcessError::listen("listen", address, why))?);
                 }
             }
             let port = redirected_port(config, &secure);
             for address in plain_addresses(config) {
                 if let Some(socket) = taken.plain.remove(&address) {
                     let listener = PlainListener::take_over(socket, port, shared);
-                    plain.insert(address, listener.map_err(|why| ProcessError::listen(address, why))?);
+                    plain.insert(address, listener.map_err(|why| ProcessError::listen("redirect-from", address, why))?);
                 }
             }
         }
@@ -167,7 +167,7 @@ fn open(
 ) -> Result<ByAddress<Listener>, ProcessError> {
     let mut opened = HashMap::new();
     for address in addresses(config).into_iter().filter(|address| !known.contains_key(address)) {
-        let failed = |why| ProcessError::listen(address, why);
+        let failed = |why| ProcessError::listen("listen", address, why);
         // An address of this process, such as the same port of one interface, may be shared with itself.
         if !known.keys().chain(opened.keys()).any(|other: &SocketAddr| other.port() == address.port()) {
             check_unshared(address).map_err(failed)?;
@@ -195,7 +195,8 @@ fn open_plain(
     let port = redirected_port(config, listeners);
     let mut opened = HashMap::new();
     for address in plain_addresses(config).into_iter().filter(|address| !known.contains_key(address)) {
-        let listener = PlainListener::open(address, port, shared).map_err(|why| ProcessError::listen(address, why))?;
+        let listener = PlainListener::open(address, port, shared)
+            .map_err(|why| ProcessError::listen("redirect-from", address, why))?;
         // Clients may come at once.
         shared.persistent.listeners.add(listener.local());
         opened.insert(address, listener);

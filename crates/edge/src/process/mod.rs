@@ -29,7 +29,10 @@ pub use self::{error::ProcessError, operations::https_records};
 use self::{hand_over::HandOver, listeners::Listeners, services::Services};
 use crate::{
     acme,
-    config::{self, Config},
+    config::{
+        self, Config,
+        read::{ResolvedConfig, load_text},
+    },
     ending::Ending,
     generation::{Generation, PersistentState, Shared},
     memory,
@@ -94,10 +97,14 @@ impl Process {
 
     /// Builds everything, on the sockets that another process offers. These accept only after [`commence`](Self::commence). Used ones are
     /// removed from `taken`.
-    pub(crate) fn build(file: &Path, mut taken: Option<&mut TakenOver>) -> Result<Arc<Self>, ProcessError> {
+    pub(crate) fn build(file: &Path, taken: Option<&mut TakenOver>) -> Result<Arc<Self>, ProcessError> {
+        let ResolvedConfig { config, text } = load_text(file)?;
+        Self::assemble(file, config, taken).map_err(|error| error.locate(&text))
+    }
+
+    fn assemble(file: &Path, config: Config, mut taken: Option<&mut TakenOver>) -> Result<Arc<Self>, ProcessError> {
         // The program may have another place when it is to be started again.
         let program = std::env::current_exe().unwrap_or_default();
-        let config = config::load(file)?;
         for warning in config::certificates(&config) {
             tracing::warn!("{}", warning.message);
         }
@@ -173,9 +180,9 @@ impl Process {
     async fn try_reload(&self) -> Result<u64, ProcessError> {
         let _one_at_a_time = self.reloading.lock().await;
         let file = self.file.clone();
-        let config =
-            tokio::task::spawn_blocking(move || config::load(&file)).await.map_err(ProcessError::Interrupted)??;
-        self.apply(config)
+        let read = tokio::task::spawn_blocking(move || load_text(&file)).await.map_err(ProcessError::Interrupted)??;
+        let ResolvedConfig { config, text } = read;
+        self.apply(config).map_err(|error| error.locate(&text))
     }
 
     fn apply(&self, config: Config) -> Result<u64, ProcessError> {

@@ -59,7 +59,7 @@ impl Services {
                     Some((_, socket)) => socket,
                     None => {
                         let at = address(listen).map_err(SetupError::MetricsAddress)?;
-                        StdTcpListener::bind(at).map_err(|why| ProcessError::Listen { address: at.to_string(), why })?
+                        StdTcpListener::bind(at).map_err(|why| ProcessError::listen("metrics.listen", at, why))?
                     }
                 };
                 Some((listen.to_owned(), socket))
