@@ -19,6 +19,22 @@ pub(crate) fn signal(group: i32, signal: i32) {
     unsafe { libc::killpg(group, signal) };
 }
 
+/// Lets a program begin without blocked signals: it inherits those of [`Groups::end_with_this_program`], and SIGTERM would not end it.
+#[allow(unsafe_code, reason = "the standard library leaves the signal mask as it is")]
+fn unmask(command: &mut Command) {
+    let clear = || {
+        // SAFETY: the set is initialised by `sigemptyset` before it is read, and lives until the calls return.
+        let failed = unsafe {
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut none);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
+        };
+        if failed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(failed)) }
+    };
+    // SAFETY: between `fork` and `exec` it calls only what is safe in a signal handler, and allocates nothing.
+    unsafe { command.pre_exec(clear) };
+}
+
 /// Groups at work.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Groups(Arc<Mutex<BTreeSet<i32>>>);
@@ -30,6 +46,7 @@ impl Groups {
 
     /// Starts a program in a group of its own.
     pub(crate) fn start(&self, command: &mut Command) -> io::Result<GroupedChild> {
+        unmask(command);
         // Under the lock, so that no program starts behind a signal.
         let mut groups = self.lock();
         let child = command.process_group(0).spawn()?;
@@ -50,7 +67,6 @@ impl Groups {
             for end in ENDS {
                 libc::sigaddset(&raw mut set, end);
             }
-            // Children begin without the mask: the standard library clears it for them.
             if libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -85,5 +101,31 @@ impl Drop for GroupedChild {
             let _ = self.child.wait();
         }
         self.groups.lock().remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    #[test]
+    #[allow(unsafe_code, reason = "the standard library blocks no signals")]
+    fn programs_end_at_a_signal_that_is_blocked_here() {
+        // On a thread of its own, whose mask ends with it.
+        let ended = thread::spawn(|| {
+            // SAFETY: the set is initialised by `sigemptyset` before it is read, and lives until the calls return.
+            unsafe {
+                let mut set: libc::sigset_t = std::mem::zeroed();
+                libc::sigemptyset(&raw mut set);
+                libc::sigaddset(&raw mut set, libc::SIGTERM);
+                assert_eq!(libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()), 0);
+            }
+            let mut shell = Command::new("sh");
+            let mut child = Groups::default().start(shell.args(["-c", "kill -TERM $$; exit 3"])).unwrap();
+            child.child.wait().unwrap()
+        });
+        assert_eq!(ended.join().unwrap().signal(), Some(libc::SIGTERM));
     }
 }
