@@ -155,6 +155,29 @@ mod tests {
     }
 
     #[test]
+    fn reasons_name_tests_and_cases_that_exist() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let reasons: Reasons = toml::from_str(&fs::read_to_string(root.join("xtask/commands.toml")).unwrap()).unwrap();
+        let mut tests = 0;
+        for LeftOut { because, .. } in &reasons.left_out {
+            let quoted: Vec<&str> = because.split('`').skip(1).step_by(2).collect();
+            let Some(first) = quoted.iter().position(|text| text.starts_with("-p tiderace-cli --test ")) else {
+                continue;
+            };
+            for name in &quoted[first..] {
+                let name = name.trim_start_matches("-p tiderace-cli --test ");
+                let file = root.join("crates/cli/tests").join(name);
+                assert!(
+                    file.with_extension("rs").exists() || file.join("main.rs").exists(),
+                    "{because}: no test `{name}`"
+                );
+                tests += 1;
+            }
+        }
+        assert!(tests >= 10, "{tests} tests are named");
+    }
+
+    #[test]
     fn commands_go_on_over_lines() {
         let text = "```sh\na \\\n  b\ncat > f <<END\nx\n\nEND\n\nc &&\n  d\n```\n```toml\ne\n```\n";
         assert_eq!(commands(text), ["a \\\n  b\n", "cat > f <<END\nx\n\nEND\n", "c &&\n  d\n"]);
