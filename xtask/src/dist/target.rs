@@ -84,8 +84,9 @@ impl Target {
             is_native: arch.is_native(),
             musl: has_std(&triple(arch, Libc::Musl))?,
             gnu: has_std(&triple(arch, Libc::Gnu))?,
-            musl_gcc: starts("musl-gcc", "--version"),
-            zig: starts("cargo-zigbuild", "--version"),
+            musl_gcc: starts("musl-gcc", &["--version"]),
+            // It looks for a zig in turn.
+            zig: starts("cargo-zigbuild", &["zig", "cc", "--", "--version"]),
         };
         let (libc, tools) = decide(arch, libc, machine)?;
         if libc == Libc::Gnu {
@@ -149,7 +150,9 @@ fn decide(arch: Arch, wanted: Option<Libc>, machine: Machine) -> Result<(Libc, T
         }
         (_, _) if !machine.musl => bail!("rustc has no standard library for {musl}\nhint: rustup target add {musl}"),
         (_, _) if machine.is_native => bail!("there is no C compiler for {musl}\nhint: apt-get install musl-tools"),
-        (_, _) => bail!("there is no C compiler for {musl}\nhint: pip install cargo-zigbuild, which brings zig"),
+        (_, _) => bail!(
+            "there is no C compiler for {musl}\nhint: pip install cargo-zigbuild, which brings zig; in a virtual environment, activate it, so that its python3 is found"
+        ),
     }
 }
 
@@ -161,9 +164,9 @@ fn has_std(triple: &str) -> Result<bool> {
     Ok(entries.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with("libstd-")))
 }
 
-fn starts(program: &str, argument: &str) -> bool {
+fn starts(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
-    command.arg(argument).stdout(Stdio::null()).stderr(Stdio::null());
+    command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
