@@ -264,14 +264,16 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 fn run_scenario(args: &RunArgs) -> Result<ExitCode, Failure> {
-    let mut scenario = args.settings.overrides(args.seeds, args.seed).apply(load(&args.scenario)?)?;
+    let scenario = args.settings.overrides(args.seeds, args.seed).apply(load(&args.scenario)?)?;
     #[cfg(target_os = "linux")]
-    {
+    let scenario = {
+        let mut scenario = scenario;
         live::select(&mut scenario, &args.settings.cc, args.real_time)?;
         if args.real_time {
             return live::run(args, scenario);
         }
-    }
+        scenario
+    };
     if scenario.has_points() {
         if args.qlog.is_some() {
             return Err(Failure::new(format_args!(

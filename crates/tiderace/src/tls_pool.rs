@@ -5,12 +5,14 @@
 //!
 //! Endpoints bound the queue: each has at most [`WAITING`] first steps in it, and one step of each handshake that has begun.
 
+#[cfg(target_os = "linux")]
+use std::sync::{PoisonError, RwLock};
 use std::{
     cell::RefCell,
     collections::VecDeque,
     num::NonZeroUsize,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, TryLockError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll},

@@ -147,6 +147,7 @@ impl Meter {
     }
 
     /// A subject whose samples are brought by [`Followed::bring`].
+    #[cfg(any(target_os = "linux", test))]
     pub(crate) fn subject(&self, name: String) -> Followed {
         self.add(name, None)
     }
@@ -197,6 +198,7 @@ pub(crate) struct Followed {
 
 impl Followed {
     /// Brings a sample.
+    #[cfg(any(target_os = "linux", test))]
     pub(crate) fn bring(&self, now: Instant, sample: Sample) {
         let mut state = self.meter.state();
         state.memory = memory::resident();

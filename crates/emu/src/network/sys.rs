@@ -15,7 +15,7 @@ use std::{
     ptr,
 };
 
-use libc::{c_int, c_ulong, c_void};
+use libc::{c_char, c_int, c_ulong, c_void};
 
 fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -53,9 +53,9 @@ pub(super) fn open_tun(name: &str) -> io::Result<File> {
 fn interface(name: &str) -> libc::ifreq {
     // SAFETY: a plain C structure for which all zero is a valid value.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
-    // The last byte stays zero.
+    // The last byte stays zero. `c_char` has a sign on x86_64, and none on aarch64.
     for (place, byte) in request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
-        *place = byte.cast_signed();
+        *place = c_char::from_ne_bytes([byte]);
     }
     request
 }
@@ -82,7 +82,7 @@ impl Interfaces {
             request.ifr_ifru.ifru_addr.sa_family = u16::try_from(libc::AF_INET).unwrap_or(0);
             // Behind the port, in network order.
             for (place, byte) in request_address(&mut request).iter_mut().zip(value.octets()) {
-                *place = byte.cast_signed();
+                *place = c_char::from_ne_bytes([byte]);
             }
             self.set(call, &request)?;
         }
@@ -112,7 +112,7 @@ impl Interfaces {
 }
 
 /// The four bytes of an IPv4 address within the request.
-fn request_address(request: &mut libc::ifreq) -> &mut [libc::c_char] {
+fn request_address(request: &mut libc::ifreq) -> &mut [c_char] {
     // SAFETY: the member is plain bytes, for which any value is valid, and the request is initialised as a whole.
     unsafe { &mut request.ifr_ifru.ifru_addr.sa_data[2..6] }
 }

@@ -7,18 +7,15 @@ use std::{
 };
 
 use socket2::{SockRef, Socket};
-use tokio::{
-    net::TcpStream,
-    task::JoinHandle,
-    time::{Instant, MissedTickBehavior},
-};
+use tokio::{net::TcpStream, task::JoinHandle, time::MissedTickBehavior};
 
 use super::report::TcpReport;
-use crate::perf::{samples::Samples, transfer::ANSWER_TIME};
+use crate::perf::samples::Samples;
 
 /// Time between two readings.
 const PERIOD: Duration = Duration::from_millis(10);
 /// Time between two looks at whether all data is acknowledged.
+#[cfg(target_os = "linux")]
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Counters and estimates of a connection, of its sending side.
@@ -153,6 +150,10 @@ impl Watch {
     #[cfg(target_os = "linux")]
     async fn settled(&self) {
         use std::os::fd::AsFd;
+
+        use tokio::time::Instant;
+
+        use crate::perf::transfer::ANSWER_TIME;
 
         let until = Instant::now() + ANSWER_TIME;
         while let Ok(info) = emu::network::TcpInfo::of(self.socket.as_fd())
