@@ -45,7 +45,7 @@ pub enum ProcessError {
     #[error("{fault}")]
     Refused {
         /// The same with its place in the configuration, as `tiderace edge check` says it.
-        fault: ConfigError,
+        fault: Box<ConfigError>,
         /// Error of the part that cannot be opened.
         source: Box<ProcessError>,
     },
@@ -77,7 +77,7 @@ impl ProcessError {
             Self::Setup(SetupError::AccessLog { path, source }) => system::access_log(path, source),
             _ => return self,
         };
-        Self::Refused { fault: text.locate(fault), source: Box::new(self) }
+        Self::Refused { fault: Box::new(text.locate(fault)), source: Box::new(self) }
     }
 
     /// Part that the older process of an upgrade is told.
@@ -95,7 +95,8 @@ impl ProcessError {
     /// Advice for the operator.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Config(error) | Self::Refused { fault: error, .. } => error.hint.clone(),
+            Self::Config(error) => error.hint.clone(),
+            Self::Refused { fault, .. } => fault.hint.clone(),
             Self::Upgrade(error) => error.hint(),
             Self::Routable => {
                 Some("drain this machine at the load balancers, restart its service, and let it serve again".to_owned())
