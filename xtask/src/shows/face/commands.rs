@@ -71,7 +71,7 @@ pub(super) fn measure(context: &Context) -> Result<Vec<Row>> {
             .detail(faults.join("\n")),
         Row::new("README.md's commands, the build included", built.seconds + first_use, "s", Target::AtMost(FIRST_USE))
             .detail(format!(
-                "{:.0} s of building (nothing where it was built before), {first_use:.0} s of the rest; {}",
+                "{:.0} s of building (without crates of others where they were built before), {first_use:.0} s of the rest; {}",
                 built.seconds,
                 crate::shows::command::load()
             )),
