@@ -28,7 +28,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use crate::{
     compression::Compression,
@@ -102,6 +102,34 @@ impl Outcome {
     /// Notes how the exchange ended, once.
     fn note(&self, result: &Result<(), Error>) {
         let _ = self.0.set(result.clone());
+    }
+}
+
+/// Delivery of a response, in the extensions of its request: the time at which the client had acknowledged all of it.
+#[derive(Clone, Debug, Default)]
+pub struct Delivery(Arc<Mutex<Option<oneshot::Sender<Instant>>>>);
+
+impl Delivery {
+    /// Watches the delivery from now on. The task of the exchange then lasts until it.
+    pub fn watch(&self) -> Delivered {
+        let (sender, receiver) = oneshot::channel();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        Delivered(receiver)
+    }
+
+    fn watcher(&self) -> Option<oneshot::Sender<Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Delivery that is watched.
+#[derive(Debug)]
+pub struct Delivered(oneshot::Receiver<Instant>);
+
+impl Delivered {
+    /// Waits for the delivery. `None` when the client never has all of the response.
+    pub async fn wait(self) -> Option<Instant> {
+        self.0.await.ok()
     }
 }
 
@@ -437,6 +465,8 @@ where
     request.extensions_mut().insert(RequestStreamId(id.0));
     let outcome = Outcome::default();
     request.extensions_mut().insert(outcome.clone());
+    let delivery = Delivery::default();
+    request.extensions_mut().insert(delivery.clone());
     let is_head = request.method() == http::Method::HEAD;
     let agreement = (request.method() == http::Method::CONNECT).then(|| recv.agreement());
     let request = request.map(|()| RequestBody::new(recv, length, given_up.clone()));
@@ -464,18 +494,28 @@ where
         return ended;
     }
     let (head, body) = response.into_parts();
-    // In this scope, so that whoever watches the body learns of the outcome before it goes.
-    let mut body = pin!(body);
     if let Some(agreement) = agreement.filter(|_| head.status.is_success()) {
         agreement.seal();
         send.become_tunnel();
     }
-    let sent = match send.fields(|| fields::of_response(&head)) {
-        Ok(()) if is_head => send.finish().await,
-        Ok(()) => send.body(body.as_mut(), stopped()).await,
-        Err(error) => Err(error),
+    let sent = {
+        // In this scope, so that whoever watches the body learns of the outcome before it goes.
+        let mut body = pin!(body);
+        let sent = match send.fields(|| fields::of_response(&head)) {
+            Ok(()) if is_head => send.finish().await,
+            Ok(()) => send.body(body.as_mut(), stopped()).await,
+            Err(error) => Err(error),
+        };
+        outcome.note(&sent);
+        sent
     };
-    outcome.note(&sent);
+    if sent.is_ok()
+        && let Some(watcher) = delivery.watcher()
+        && send.delivered().await
+    {
+        // Nobody may wait any more.
+        let _ = watcher.send(Instant::now());
+    }
     if let Err(error) = &sent {
         given_up.on_end(error);
         // RFC 9114 §4.1.1 SHOULD-3: an answer that breaks off must not look complete

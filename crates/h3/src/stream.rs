@@ -482,6 +482,11 @@ impl Sender {
         self.stream.finish().map_err(|error| self.shared.end(error.into()))
     }
 
+    /// Waits until the peer has acknowledged all of the finished stream. Returns whether it has.
+    pub(crate) async fn delivered(&mut self) -> bool {
+        self.stream.finished().await.is_ok()
+    }
+
     /// Gives the stream up.
     pub(crate) fn reset(&mut self, code: Code) {
         if !self.ended {
