@@ -15,7 +15,7 @@ use crate::{
     guard,
     host::is_host,
     masque,
-    observe::Entry,
+    observe::{self, Entry},
     path,
     peer::Peer,
     session_route::SessionRoute,
@@ -60,6 +60,7 @@ pub(crate) fn answer(
     if is_forwarded && is_believed {
         believe(&generation, &request, &mut peer);
     }
+    let shared = shared.clone();
     let metrics = shared.metrics.clone();
     let mut entry = Entry::begin(&shared.books(), &generation.log, &request, &peer);
     if let Some(word) = request.headers_mut().remove(QUIC_FALLBACK)
@@ -73,11 +74,17 @@ pub(crate) fn answer(
             believe(&generation, &request, &mut peer);
             entry.set_client(&peer);
         }
-        let alt_svc = peer.alt_svc.clone();
+        let mut alt_svc = peer.alt_svc.clone();
         let asked = switch::asked(&request);
         // Until there is an answer.
         let held = peer.memory.charge(size(&request));
         let found = find(&generation, &mut request, asked.as_ref(), &mut entry, &peer);
+        // RFC 7838 §2: an alternative is one of an origin, so the host of the request decides, and not the name of the connection.
+        let assignment = generation.withholding.assign(peer.listener, peer.remote.ip(), Some(&entry.record.host));
+        if let Some(assignment) = assignment {
+            alt_svc = assignment.alt_svc(peer.quic.is_some(), alt_svc);
+            observe::take_part(&shared.trials, assignment, &request, &peer, &mut entry);
+        }
         let refusal = guard::check_all(&generation, &peer, &mut entry, &metrics).await;
         let answered = match found {
             Ok(_) if held.is_none() => {

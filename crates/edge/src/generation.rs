@@ -44,6 +44,7 @@ use crate::{
     site::{Redirect, Site},
     stream_target::StreamTarget,
     tls::{self, Tls},
+    trial::{Trials, Withholding},
     upstream::{BackEnd, Surroundings, Upstream},
     worker::Workers,
 };
@@ -63,6 +64,8 @@ pub(crate) struct Generation {
     targets: Vec<Arc<Target>>,
     pub(crate) log: AccessLog,
     pub(crate) policies: Policies,
+    /// Policies that withhold HTTP/3.
+    pub(crate) withholding: Withholding,
     pub(crate) trusted: TrustedProxies,
     /// Networks of the load balancers.
     load_balancers: Vec<Network>,
@@ -105,6 +108,7 @@ pub(crate) struct Shared {
     pub(crate) persistent: PersistentState,
     pub(crate) memory: Arc<Memory>,
     pub(crate) arms: Arms,
+    pub(crate) trials: Arc<Trials>,
     pub(crate) offers: Offers,
     pub(crate) fallbacks: Arc<Fallbacks>,
     /// Cause of requests that end with the process.
@@ -275,6 +279,7 @@ impl Generation {
             sessions: session_route::support(&config),
             log,
             policies,
+            withholding: Withholding::new(&config),
             rates,
             trusted: TrustedProxies::new(&config.trusted_proxies),
             load_balancers: Network::all(&config.load_balancer.networks.0),
@@ -372,6 +377,7 @@ impl Shared {
             metrics,
             admission: Arc::default(),
             memory: persistent.memory.clone(),
+            trials: Trials::new(persistent.memory.process()),
             persistent,
             arms: Arms::default(),
             offers: Offers::default(),
@@ -422,6 +428,7 @@ impl Shared {
     pub(crate) fn replace(&self, next: Generation) -> Arc<Generation> {
         next.hand_over(&self.persistent);
         next.note_signer(Some(&self.current()), &self.metrics);
+        self.trials.retain(&next.withholding);
         let next = Arc::new(next);
         self.metrics.generation.set(next.number.cast_signed());
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = next.clone();

@@ -11,6 +11,7 @@
 //!   `remote_signer`: private keys on another machine, which runs a [`signer`].
 //! - `offers`: clients that received `alt-svc`. `fallback`: clients that fell back to TCP, with the evidence.
 //! - `profile`: transport settings. `policy`: transport settings for some of the clients, such as those of a `network`.
+//! - [`trial`]: clients from which a policy withholds HTTP/3, and those with which they are compared.
 //! - `gateway`: takes a request of a `peer`, in all versions of HTTP. `forwarded` reads the client that a trusted proxy names.
 //! - `host`: names and addresses of requests. `path`: normalizes the path. `route` finds the route.
 //! - `guard`: checks `rate`s, certificates and `password`s, which a `password_file` has.
@@ -18,6 +19,7 @@
 //!   the gateway's own answers.
 //! - `upstream`: back ends, with `resolve` for their names and `trust` for TLS. `files`: static files, with a cache.
 //! - `fields`: header fields between two connections. `body`: content. `ending`: the cause of a request's end.
+//!   `delivery`: the time at which a client has all of a response.
 //! - `stream`: streams of other protocols, with `stream_halves`, `stream_target` and `tcp_back_end`. `qmux`: the same over TCP.
 //! - `masque`: tunnels for UDP and TCP, with the tokens of `access`. `sessions`: WebTransport sessions of a `session_route`. `activity` and
 //!   `room`: idle times of both, and memory for their reads.
@@ -47,6 +49,7 @@ pub mod config;
 mod connection_id_key;
 mod content_coding;
 mod context;
+mod delivery;
 mod ending;
 mod fallback;
 mod fields;
@@ -90,6 +93,7 @@ mod stream_halves;
 mod stream_target;
 mod tcp_back_end;
 mod tls;
+pub mod trial;
 mod trust;
 pub mod upgrade;
 mod upstream;

@@ -5,7 +5,10 @@ use std::{net::SocketAddr, sync::Arc};
 use http::HeaderValue;
 use tiderace::ConnectionBudget;
 
-use crate::{client_certificate::ClientCertificate, ending::Cause, policy::PolicyProgress};
+use crate::{
+    client_certificate::ClientCertificate, delivery::SentBytes, ending::Cause, observe::SetupTime,
+    policy::PolicyProgress,
+};
 
 /// Client of a request: address, protocol, connection.
 #[derive(Clone)]
@@ -18,6 +21,12 @@ pub(crate) struct Peer {
     /// The certificate that the client has shown on its connection.
     pub(crate) certificate: Option<Arc<ClientCertificate>>,
     pub(crate) protocol: &'static str,
+    /// Address of the gateway to which the client has come.
+    pub(crate) listener: SocketAddr,
+    /// Connection over TCP: its set-up and its sent bytes.
+    pub(crate) tcp: Option<(Arc<SetupTime>, Arc<SentBytes>)>,
+    /// Set for the first request of a QUIC connection.
+    pub(crate) is_first: bool,
     /// `alt-svc` for clients over TCP.
     pub(crate) alt_svc: Option<HeaderValue>,
     /// The connection of HTTP/3.

@@ -183,7 +183,8 @@ section! {
 
 section! {
     /// `[[policy]]`: transport settings for some of the clients. All conditions of a policy have to match. The first policy in the file
-    /// that matches wins. A connection under a policy moves only to one that stands before it.
+    /// that matches wins. A connection under a policy moves only to one that stands before it. Policies with `http3 = false` are apart:
+    /// among them, too, the first that matches wins.
     pub struct Policy {
         /// Name in logs and metrics.
         name: String = String::new(),
@@ -202,7 +203,8 @@ section! {
         rtt_above: Option<Span> = None,
         /// Paths with a loss rate above this, measured over at least 200 sent packets.
         loss_above: Option<Part> = None,
-        /// Share of the matching connections that get the policy. The others are the control group of `tiderace edge compare`.
+        /// Share of the matching connections that get the policy. The others are the control group of `tiderace edge compare`. With
+        /// `http3 = false`: share of the matching clients.
         share: Part = Part(1.0),
         /// Congestion control, as in `[transport]`; none for the setting there.
         congestion: String = String::new(),
@@ -215,6 +217,13 @@ section! {
         /// Requests and streams may be served from early data if their route or `[[stream]]` allows it. `false`: they wait for the end of
         /// the handshake.
         early_data: bool = true,
+        /// `false`: withhold HTTP/3 from the share of the clients. They receive no `alt-svc`, and `alt-svc: clear` if they come over QUIC.
+        /// The choice is by address (IPv4) or /64 (IPv6), and the same on all gateways whose policy has the same `name` and `key`.
+        /// Conditions are `listen`, `network` and `sni`, which is compared with the host of a request. Publish no HTTPS record with `h3` for
+        /// these names.
+        http3: bool = true,
+        /// Any text: another one draws the clients anew. Only with `http3 = false`.
+        key: String = String::new(),
     }
 }
 

@@ -4,7 +4,10 @@ use std::{
     io,
     net::{SocketAddr, UdpSocket},
     num::{NonZeroU8, NonZeroUsize},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -261,7 +264,23 @@ fn peer(quic: Connection, client: Client, memory: ConnectionBudget) -> Peer {
     let early = !quic.is_established();
     let cause = Cause::default();
     let (proxy, alt_svc) = (None, None);
-    Peer { remote, proxy, certificate, protocol: "h3", alt_svc, quic: Some(quic), early, progress, memory, cause }
+    let (listener, tcp, is_first) = (SocketAddr::from(([0, 0, 0, 0], 0)), None, false);
+    let (protocol, quic) = ("h3", Some(quic));
+    Peer {
+        remote,
+        proxy,
+        certificate,
+        protocol,
+        listener,
+        tcp,
+        is_first,
+        alt_svc,
+        quic,
+        early,
+        progress,
+        memory,
+        cause,
+    }
 }
 
 async fn serve_h3(connection: &Connection, client: Client, context: &ListenerContext, generation: &Generation) {
@@ -270,7 +289,11 @@ async fn serve_h3(connection: &Connection, client: Client, context: &ListenerCon
     let Some(memory) = connection.memory_budget() else { return };
     let (shared, quic) = (context.shared.clone(), connection.clone());
     let remote = client.remote;
-    let client = move || peer(quic.clone(), client.clone(), memory.clone());
+    let (local, began) = (context.local, Arc::new(AtomicBool::new(false)));
+    let client = move || {
+        let is_first = !began.swap(true, Ordering::Relaxed);
+        Peer { listener: local, is_first, ..peer(quic.clone(), client.clone(), memory.clone()) }
+    };
     let refused = {
         let (shared, client) = (shared.clone(), client.clone());
         move |why| {

@@ -37,14 +37,16 @@ use crate::{
     body::{AnyBody, incoming, watched},
     client_certificate::ClientCertificate,
     context::ListenerContext,
+    delivery::{self, Counting, SentBytes},
     ending::{Cause, Ending},
     fallback, gateway,
     generation::{Generation, Shared},
     memory::Listed,
     metrics::{HandshakeLabels, ProtocolLabel, ReasonLabel, ResultLabels},
-    observe::Entry,
+    observe::{Entry, SetupTime},
     peer::Peer,
     qmux,
+    trial::Arm,
 };
 
 /// Connections that wait to be accepted, for each worker.
@@ -169,6 +171,9 @@ async fn connection(mut stream: TcpStream, remote: SocketAddr, context: Listener
     // A failure costs some latency and nothing else.
     let _ = stream.set_nodelay(true);
     let cause = Cause::default();
+    let round_trip = delivery::round_trip(&stream).unwrap_or_default();
+    let stream = Counting::new(stream);
+    let sent = stream.sent();
     let stream = Stalling::new(stream, limits.read_timeout.0, cause.clone());
     let begun = Instant::now();
     let accepting = accept_tls(&generation, &context, Lingering::new(stream, place));
@@ -190,6 +195,7 @@ async fn connection(mut stream: TcpStream, remote: SocketAddr, context: Listener
         stream.get_ref().1.peer_certificates().unwrap_or_default().iter().map(AsRef::as_ref).collect();
     let Ok(certificate) = context.shared.verify_client(&generation, &chain) else { return };
     let resumed = stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed);
+    let setup = Arc::new(SetupTime::new(round_trip + begun.elapsed()));
     let labels = HandshakeLabels {
         listener: context.local.to_string(),
         transport: "tcp",
@@ -207,7 +213,10 @@ async fn connection(mut stream: TcpStream, remote: SocketAddr, context: Listener
     let label = ProtocolLabel { protocol };
     metrics.connections.get_or_create(&label).inc();
     metrics.connections_total.get_or_create(&label).inc();
-    let tells = !is_private && context.alt_svc(&generation.config).is_some();
+    let name = stream.get_ref().1.server_name();
+    let assignment = generation.withholding.assign(context.local, remote.ip(), name);
+    let is_withheld = assignment.is_some_and(|assignment| assignment.arm == Arm::Tcp);
+    let tells = !is_private && !is_withheld && context.alt_svc(&generation.config).is_some();
     let now = Instant::now();
     if is_private || generation.config.http3.enabled {
         let fallbacks = &context.shared.fallbacks;
@@ -218,7 +227,8 @@ async fn connection(mut stream: TcpStream, remote: SocketAddr, context: Listener
         let told = ResultLabels { protocol, result: news.name() };
         metrics.alt_svc_clients.get_or_create(&told).inc();
     }
-    let client = Client { remote, certificate, protocol, memory: listed.budget.clone(), cause: cause.clone() };
+    let (local, tcp, memory) = (context.local, (setup, sent), listed.budget.clone());
+    let client = Client { remote, local, certificate, protocol, tcp, memory, cause: cause.clone() };
     let serving = async {
         if is_private {
             qmux::serve(stream, remote, &context, &listed.budget).await;
@@ -251,7 +261,7 @@ async fn connection(mut stream: TcpStream, remote: SocketAddr, context: Listener
 async fn accept_tls(
     generation: &Arc<Generation>,
     context: &ListenerContext,
-    stream: Lingering<Stalling<TcpStream>, Place>,
+    stream: Lingering<Stalling<Counting<TcpStream>>, Place>,
 ) -> io::Result<Tcp> {
     if !generation.tls.signs_remotely {
         return generation.tls.accept(stream).await;
@@ -272,15 +282,19 @@ fn kind(error: &hyper::Error) -> &'static str {
 }
 
 /// A TLS connection and its place, which it keeps until the client has closed, too.
-type Tcp = TlsStream<Lingering<Stalling<TcpStream>, Place>>;
+type Tcp = TlsStream<Lingering<Stalling<Counting<TcpStream>>, Place>>;
 type Io = TokioIo<Tcp>;
 
 /// The client of a connection.
 #[derive(Clone)]
 struct Client {
     remote: SocketAddr,
+    /// Address of the listener.
+    local: SocketAddr,
     certificate: Option<Arc<ClientCertificate>>,
     protocol: &'static str,
+    /// Set-up and sent bytes of the connection.
+    tcp: (Arc<SetupTime>, Arc<SentBytes>),
     memory: ConnectionBudget,
     /// Reason why this end closes the connection, once it does.
     cause: Cause,
@@ -288,12 +302,15 @@ struct Client {
 
 impl Client {
     fn peer(&self, alt_svc: Option<HeaderValue>) -> Peer {
-        let Self { remote, certificate, protocol, memory, cause } = self.clone();
+        let Self { remote, local, certificate, protocol, tcp, memory, cause } = self.clone();
         Peer {
             remote,
             proxy: None,
             certificate,
             protocol,
+            listener: local,
+            tcp: Some(tcp),
+            is_first: false,
             alt_svc,
             quic: None,
             early: false,

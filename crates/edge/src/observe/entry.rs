@@ -18,6 +18,7 @@ use super::{
     body::Observed,
     log::{AccessLog, Line},
     traffic::{Direction, Traffic},
+    trial::TrialEntry,
 };
 use crate::{
     body::AnyBody,
@@ -69,6 +70,8 @@ pub(crate) struct Entry {
     unvalidated: Option<tiderace::Connection>,
     /// The way of a QUIC connection through the policies.
     progress: Option<Arc<PolicyProgress>>,
+    /// Set for clients in a trial.
+    trial: Option<TrialEntry>,
     /// The head of the answer, and the seconds until it was there.
     head: Option<(StatusCode, f64)>,
     /// Bytes of the answer's content.
@@ -183,6 +186,7 @@ impl Entry {
             protocol: peer.protocol,
             unvalidated: None,
             progress: peer.progress.clone(),
+            trial: None,
             head: None,
             bytes: 0,
             promised: None,
@@ -198,6 +202,11 @@ impl Entry {
     /// A trusted proxy has named the client.
     pub(crate) fn set_client(&mut self, peer: &Peer) {
         (self.peer, self.proxy) = (peer.remote, peer.proxy);
+    }
+
+    /// The client takes part in a trial.
+    pub(crate) fn set_trial(&mut self, trial: TrialEntry) {
+        self.trial = Some(trial);
     }
 
     /// The request ends for this cause, unless another is known.
@@ -290,6 +299,11 @@ impl Entry {
         }
     }
 
+    /// Returns whether the client had not shown that it receives at its address.
+    fn is_unvalidated(&self) -> bool {
+        self.unvalidated.as_ref().is_some_and(|connection| !connection.is_established())
+    }
+
     fn is_complete(&self) -> bool {
         let delivered = self.causes.outcome.as_ref().is_none_or(|outcome| matches!(outcome.get(), Some(Ok(()))));
         self.head.is_some() && self.is_handed_on && delivered
@@ -301,6 +315,7 @@ impl Drop for Entry {
         if let Some(traffic) = &self.record.traffic {
             self.bytes = traffic.bytes(Direction::Down);
         }
+        let trial = self.trial.take();
         let (record, metrics) = (&self.record, &self.metrics);
         let complete = self.is_complete();
         let ending = match self.causes.own.get() {
@@ -347,7 +362,7 @@ impl Drop for Entry {
             back_end: record.back_end.as_deref(),
             retries: record.tries.saturating_sub(1),
             early_data: record.early,
-            client_unvalidated: self.unvalidated.as_ref().is_some_and(|connection| !connection.is_established()),
+            client_unvalidated: self.is_unvalidated(),
             complete,
             ended_by: ending.by(),
             reason: ending.reason(),
@@ -363,6 +378,10 @@ impl Drop for Entry {
         };
         if self.log.is_on() && !self.log.write(&line()) {
             metrics.log_lines_dropped.inc();
+        }
+        // An address counts once it is validated.
+        if let Some(trial) = trial.filter(|_| !self.is_tunnel && !self.is_unvalidated()) {
+            trial.end(self.begun, ending);
         }
         metrics.requests.ended.get_or_create(&labels).inc();
         metrics.requests.in_flight.get_or_create(&protocol).dec();

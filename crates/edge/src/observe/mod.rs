@@ -1,13 +1,15 @@
 //! Observation of requests: the entry of a request (`entry`), which the body of its response carries (`body`), and its line in the access
-//! log (`log`); `traffic` counts the bytes of a tunnel.
+//! log (`log`); `traffic` counts the bytes of a tunnel. `trial` times requests for the comparison of QUIC with TCP.
 
 mod body;
 mod entry;
 mod log;
 mod traffic;
+mod trial;
 
 pub(crate) use self::{
     entry::{Books, Entry},
     log::{AccessLog, Logs},
     traffic::{Direction, DropReason, Traffic},
+    trial::{SetupTime, take_part},
 };

@@ -60,7 +60,8 @@ pub(crate) struct Policies {
     otherwise: Algorithm,
 }
 
-fn named(names: &Many, name: &str) -> bool {
+/// Returns whether a name is among patterns such as `example.org` and `*.example.org`.
+pub(crate) fn named(names: &Many, name: &str) -> bool {
     names.0.iter().any(|pattern| match pattern.strip_prefix('*') {
         None => pattern.eq_ignore_ascii_case(name),
         Some(suffix) => {
@@ -117,7 +118,8 @@ impl Policies {
             let networks = config.network.0.iter().filter_map(|text| text.parse().ok()).collect();
             Policy { config: config.clone(), networks, congestion, profile }
         };
-        let all = Arc::new(policies.iter().map(policy).collect());
+        // The others decide whether there is a connection at all: see `trial`.
+        let all = Arc::new(policies.iter().filter(|policy| policy.http3).map(policy).collect());
         let listener = SocketAddr::from(([0, 0, 0, 0], 0));
         Self { all, listener, lots: lots.clone(), otherwise: base.congestion }
     }

@@ -9,6 +9,7 @@ use crate::{
     admin,
     capture::{CaptureRequest, CaptureTarget},
     config::Config,
+    trial::Withholding,
 };
 
 impl Process {
@@ -103,6 +104,11 @@ impl Process {
     pub fn arms(&self) -> Value {
         json!({"arms": self.shared.arms.to_json()})
     }
+
+    /// Requests of clients from which HTTP/3 is withheld and of those to which it is offered, by policy and client.
+    pub fn trials(&self) -> Value {
+        json!({"trials": self.shared.trials.to_json()})
+    }
 }
 
 impl admin::Operated for Process {
@@ -110,6 +116,7 @@ impl admin::Operated for Process {
         match command {
             "status" => self.status(),
             "arms" => self.arms(),
+            "trials" => self.trials(),
             "connections" => self.connections(),
             "capture" => match serde_json::from_str(order) {
                 // Whoever hangs up has seen enough.
@@ -122,23 +129,27 @@ impl admin::Operated for Process {
                 Err(error) => json!({"error": error.to_string(), "hint": error.hint()}),
             },
             other => {
-                let hint = "there are status, connections, capture, arms, reload and upgrade";
+                let hint = "there are status, connections, capture, arms, trials, reload and upgrade";
                 json!({"error": format!("there is no command `{other}`"), "hint": hint})
             }
         }
     }
 }
 
-/// The records of `config` for a service at these ports: one for each name and port.
+/// The records of `config` for a service at these ports: one for each name and port. Names for which a policy withholds HTTP/3 are without
+/// it: a client that learned of it from DNS would use it, whatever its arm.
 pub fn https_records(config: &Config, ports: &[u16]) -> Vec<String> {
     let exact = |name: &&String| !name.starts_with('*');
     let mut names: Vec<&String> = config.routes.iter().flat_map(|route| &route.host.0).filter(exact).collect();
     names.sort();
     names.dedup();
-    let alpn = if config.http3.enabled { "h3,h2" } else { "h2" };
-    let record = |name: &str, port: u16| match port {
-        443 => format!("{name}. 3600 IN HTTPS 1 . alpn=\"{alpn}\""),
-        _ => format!("_{port}._https.{name}. 3600 IN HTTPS 1 {name}. alpn=\"{alpn}\" port={port}"),
+    let withholding = Withholding::new(config);
+    let record = |name: &str, port: u16| {
+        let alpn = if config.http3.enabled && !withholding.concerns(name) { "h3,h2" } else { "h2" };
+        match port {
+            443 => format!("{name}. 3600 IN HTTPS 1 . alpn=\"{alpn}\""),
+            _ => format!("_{port}._https.{name}. 3600 IN HTTPS 1 {name}. alpn=\"{alpn}\" port={port}"),
+        }
     };
     let mut ports = ports.to_vec();
     ports.sort_unstable();

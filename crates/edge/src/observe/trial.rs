@@ -1,0 +1,141 @@
+//! Request of a client that takes part in a trial: its time ends when the client has all of the response.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use http::Request;
+use tokio::runtime::Handle;
+
+use super::Entry;
+use crate::{
+    delivery::SentBytes,
+    ending::Ending,
+    peer::Peer,
+    trial::{Assignment, NetworkType, ObservedRequest, Trials},
+};
+
+/// Time that the set-up of a connection has taken. It counts for the first request, which has waited for it.
+#[derive(Debug, Default)]
+pub(crate) struct SetupTime(AtomicU64);
+
+impl SetupTime {
+    pub(crate) fn new(time: Duration) -> Self {
+        Self(AtomicU64::new(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    fn take(&self) -> Duration {
+        Duration::from_nanos(self.0.swap(0, Relaxed))
+    }
+}
+
+/// Source of the set-up time and of the delivery of a request's response.
+enum Transport {
+    Tcp { setup: Arc<SetupTime>, sent: Arc<SentBytes> },
+    Quic { is_first: bool, connection: tiderace::Connection, delivery: h3_quic::server::Delivery },
+}
+
+/// Part of an entry in a trial.
+pub(crate) struct TrialEntry {
+    trials: Arc<Trials>,
+    assignment: Assignment,
+    network_type: NetworkType,
+    is_quic: bool,
+    is_early: bool,
+    transport: Option<Transport>,
+    /// Of QUIC: watched from the beginning.
+    delivered: Option<h3_quic::server::Delivered>,
+}
+
+/// Returns whether an end says something about the path: a request that is refused for what it is says nothing.
+fn counts(ending: Ending) -> bool {
+    !matches!(
+        ending,
+        Ending::Malformed | Ending::FieldsTooLarge | Ending::Rate | Ending::Refused | Ending::Excess | Ending::Idle
+    )
+}
+
+/// Enters a request into the trial of its client.
+pub(crate) fn take_part<B>(
+    trials: &Arc<Trials>,
+    assignment: Assignment,
+    request: &Request<B>,
+    peer: &Peer,
+    entry: &mut Entry,
+) {
+    let delivery = || request.extensions().get().cloned();
+    let transport = match (&peer.quic, &peer.tcp) {
+        (Some(connection), _) => delivery().map(|delivery| {
+            let (is_first, connection) = (peer.is_first, connection.clone());
+            Transport::Quic { is_first, connection, delivery }
+        }),
+        (None, Some((setup, sent))) => Some(Transport::Tcp { setup: setup.clone(), sent: sent.clone() }),
+        (None, None) => None,
+    };
+    let network_type = NetworkType::of(request.headers());
+    let trial = TrialEntry::new(trials, assignment, network_type, (peer.quic.is_some(), peer.early), transport);
+    entry.set_trial(trial);
+}
+
+impl TrialEntry {
+    fn new(
+        trials: &Arc<Trials>,
+        assignment: Assignment,
+        network_type: NetworkType,
+        (is_quic, is_early): (bool, bool),
+        transport: Option<Transport>,
+    ) -> Self {
+        let delivered = match &transport {
+            Some(Transport::Quic { delivery, .. }) => Some(delivery.watch()),
+            _ => None,
+        };
+        Self { trials: trials.clone(), assignment, network_type, is_quic, is_early, transport, delivered }
+    }
+
+    /// The request that began then has ended. It is noted when the client has the response, or never will.
+    pub(super) fn end(self, begun: Instant, ending: Ending) {
+        if !counts(ending) {
+            return;
+        }
+        let Self { trials, assignment, network_type, is_quic, is_early, transport, delivered } = self;
+        let note = move |seconds: Option<f64>| {
+            trials.note(&assignment, &ObservedRequest { is_quic, network_type, seconds });
+        };
+        // Without a runtime the process ends.
+        let (true, Some(transport), Ok(runtime)) = (ending == Ending::Complete, transport, Handle::try_current())
+        else {
+            return note(None);
+        };
+        let setup = match &transport {
+            Transport::Tcp { setup, .. } => setup.take(),
+            // Early data has not waited for the handshake.
+            Transport::Quic { is_first: true, connection, .. } if !is_early => {
+                Duration::from_nanos(connection.stats().map_or(0, |stats| stats.handshake_time))
+            }
+            Transport::Quic { .. } => Duration::ZERO,
+        };
+        runtime.spawn(async move {
+            let delivered = match (delivered, transport) {
+                (Some(delivered), _) => delivered.wait().await,
+                (None, Transport::Tcp { sent, .. }) => sent.delivered().await,
+                (None, Transport::Quic { .. }) => None,
+            };
+            note(delivered.map(|at| (at.saturating_duration_since(begun) + setup).as_secs_f64()));
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_request_alone_has_waited_for_the_set_up() {
+        let setup = SetupTime::new(Duration::from_millis(80));
+        assert_eq!((setup.take(), setup.take()), (Duration::from_millis(80), Duration::ZERO));
+    }
+}
