@@ -12,6 +12,7 @@
 //! - [`experiment`] does all of this, with the [`selftest`] at the start; [`mod@reference`] has experiments with known answers.
 //! - [`contender`] is the interface of the compared stacks: a sans-IO stack joins through [`host`] and [`stack`], and the [`workload`]s run
 //!   on it. [`tiderace`] is our stack.
+//! - [`trial`] compares clients of a gateway over QUIC with clients over TCP.
 //! - [`suite`] runs the example test cases of the BBR draft.
 
 mod breach;
@@ -57,6 +58,7 @@ pub mod tally;
 pub mod throttle;
 pub mod tiderace;
 mod tls;
+pub mod trial;
 pub mod versus;
 pub mod view;
 pub mod watch;

@@ -272,8 +272,9 @@ impl Rule {
         self.scale != Scale::Difference && values.all(|value| value >= 0.0)
     }
 
-    /// Difference and logarithm of the ratio with intervals, pairs and those of them that are unknown, and how many would decide.
-    fn conclude(
+    /// Returns the result of intervals: difference and logarithm of the ratio, pairs and those of them that are unknown, and how many would
+    /// decide.
+    pub(super) fn conclude(
         &self,
         difference: Interval,
         log: Option<Interval>,
