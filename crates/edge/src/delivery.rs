@@ -23,17 +23,23 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Time after which a client that acknowledges nothing more is not waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Time in which a response that was handed on is flushed.
+const FLUSH: Duration = Duration::from_millis(50);
 /// Interval between looks at a socket, as a part of the time since the response, …
 const PART: u32 = 64;
 /// … and at least this, which is the resolution of timers.
 const LEAST: Duration = Duration::from_millis(1);
 
+/// Place in the bytes of a connection: that of the next flush. 0 until then.
+#[derive(Clone, Debug, Default)]
+struct Mark(Arc<AtomicU64>);
+
 /// Bytes of one TCP connection on their way to the client.
 #[derive(Debug, Default)]
 pub(crate) struct SentBytes {
     written: AtomicU64,
-    /// Number of times that everything was written.
-    flushes: AtomicU64,
+    /// Marks that wait for a flush.
+    marks: Mutex<Vec<Mark>>,
     socket: Mutex<Socket>,
 }
 
@@ -41,8 +47,8 @@ pub(crate) struct SentBytes {
 #[derive(Clone, Copy, Debug, Default)]
 enum Socket {
     Open(RawFd),
-    /// Closed, and whether the client had everything by then.
-    Closed(bool, Instant),
+    /// Closed then, with this number of acknowledged bytes.
+    Closed(u64, Instant),
     #[default]
     None,
 }
@@ -56,52 +62,81 @@ fn unacknowledged(socket: RawFd) -> Option<u64> {
     (result == 0).then(|| u64::try_from(bytes).unwrap_or(0))
 }
 
-/// What a look at a connection shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
-    /// Bytes that are acknowledged.
-    Acknowledged(u64),
-    /// The connection is closed; whether the client had everything by then.
-    Closed(bool, Instant),
+/// Response whose delivery is awaited.
+#[derive(Debug)]
+pub(crate) struct AwaitedDelivery {
+    sent: Arc<SentBytes>,
+    mark: Mark,
+    begun: Instant,
 }
 
 impl SentBytes {
-    fn look(&self) -> Progress {
-        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        match *socket {
-            // In this order: what is written in between makes it less, never more.
-            Socket::Open(socket) => match (self.written.load(Relaxed), unacknowledged(socket)) {
-                (written, Some(rest)) => Progress::Acknowledged(written.saturating_sub(rest)),
-                (_, None) => Progress::Closed(false, Instant::now()),
-            },
-            Socket::Closed(all, at) => Progress::Closed(all, at),
-            Socket::None => Progress::Closed(false, Instant::now()),
+    /// Awaits the delivery of a response that was handed on just now, and that leaves with the next flush.
+    pub(crate) fn awaited(self: &Arc<Self>) -> AwaitedDelivery {
+        let mark = Mark::default();
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner).push(mark.clone());
+        AwaitedDelivery { sent: self.clone(), mark, begun: Instant::now() }
+    }
+
+    /// Everything was written.
+    fn flushed(&self) {
+        let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        for mark in marks.drain(..) {
+            mark.0.store(self.written.load(Relaxed), Relaxed);
         }
     }
 
-    /// Waits until the client has acknowledged what the connection holds now. Returns when it had; `None` when it never had.
-    pub(crate) async fn delivered(self: Arc<Self>) -> Option<Instant> {
-        let begun = Instant::now();
-        let before = self.flushes.load(Relaxed);
-        // Known with the first flush after the beginning.
-        let mut end = None;
-        let mut last = begun;
+    /// Acknowledged bytes, and the time at which the socket was closed.
+    fn look(&self) -> (u64, Option<Instant>) {
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        match *socket {
+            Socket::Open(socket) => (self.acknowledged(socket), None),
+            Socket::Closed(acknowledged, at) => (acknowledged, Some(at)),
+            Socket::None => (0, Some(Instant::now())),
+        }
+    }
+
+    fn acknowledged(&self, socket: RawFd) -> u64 {
+        // In this order: what is written in between makes it less, never more.
+        let written = self.written.load(Relaxed);
+        unacknowledged(socket).map_or(0, |rest| written.saturating_sub(rest))
+    }
+}
+
+impl AwaitedDelivery {
+    /// End of the response; `None` until it is known. A response that was flushed before this was asked for has no flush of its own.
+    fn end(&self, now: Instant) -> Option<u64> {
+        match self.mark.0.load(Relaxed) {
+            0 if now - self.begun >= FLUSH => Some(self.sent.written.load(Relaxed)),
+            0 => None,
+            end => Some(end),
+        }
+    }
+
+    /// Waits until the client has acknowledged the response. Returns when it had; `None` when it never had.
+    pub(crate) async fn delivered(self) -> Option<Instant> {
+        // The last look at which bytes were missing. Before the first one it is the beginning.
+        let mut last = self.begun;
+        // The first look at which none was missing, as long as the end is not known.
+        let mut none_missing = None;
         loop {
-            if end.is_none() && self.flushes.load(Relaxed) > before {
-                end = Some(self.written.load(Relaxed));
-            }
             let now = Instant::now();
-            match self.look() {
-                Progress::Acknowledged(bytes) if end.is_some_and(|end| bytes >= end) => {
-                    // It was between two looks.
-                    return Some(last + (now - last) / 2);
-                }
-                Progress::Acknowledged(_) if now - begun < PATIENCE => {}
-                Progress::Closed(true, at) => return Some(at),
-                Progress::Acknowledged(_) | Progress::Closed(false, _) => return None,
+            let (acknowledged, closed) = self.sent.look();
+            let until = closed.unwrap_or(now).max(last);
+            let is_complete = acknowledged >= self.end(now).unwrap_or_else(|| self.sent.written.load(Relaxed));
+            // It was between two looks.
+            let at = last + (until - last) / 2;
+            if !is_complete {
+                (last, none_missing) = (now, None);
+            } else if self.end(now).is_some() || closed.is_some() {
+                return Some(none_missing.unwrap_or(at));
+            } else {
+                none_missing.get_or_insert(at);
             }
-            last = now;
-            tokio::time::sleep((now.elapsed() + (now - begun) / PART).max(LEAST)).await;
+            if closed.is_some() || now - self.begun >= PATIENCE {
+                return None;
+            }
+            tokio::time::sleep(((now - self.begun) / PART).max(LEAST)).await;
         }
     }
 }
@@ -130,7 +165,7 @@ impl<S> Drop for Counting<S> {
         let mut socket = self.sent.socket.lock().unwrap_or_else(PoisonError::into_inner);
         if let Socket::Open(open) = *socket {
             // The descriptor is closed after this, and may then be that of another connection.
-            *socket = Socket::Closed(unacknowledged(open) == Some(0), Instant::now());
+            *socket = Socket::Closed(self.sent.acknowledged(open), Instant::now());
         }
     }
 }
@@ -172,7 +207,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counting<S> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.inner).poll_flush(cx);
         if matches!(flushed, Poll::Ready(Ok(()))) {
-            self.sent.flushes.fetch_add(1, Relaxed);
+            self.sent.flushed();
         }
         flushed
     }
@@ -216,17 +251,34 @@ mod tests {
         let (mut client, mut server) = pair().await;
         assert!(round_trip(&client).is_some());
         let sent = server.sent();
-        let delivered = tokio::spawn(sent.clone().delivered());
-        tokio::task::yield_now().await;
+        let begun = Instant::now();
+        let awaited = sent.awaited();
         server.write_all(&[7; 10_000]).await.unwrap();
-        let written = Instant::now();
+        server.flush().await.unwrap();
+        assert_eq!(awaited.end(begun), Some(10_000));
+        // What comes behind it does not belong to it.
+        server.write_all(&[7; 100]).await.unwrap();
+        server.flush().await.unwrap();
+        client.read_exact(&mut [0; 10_100]).await.unwrap();
+        assert!(awaited.delivered().await.unwrap() >= begun);
+        assert_eq!(sent.look(), (10_100, None));
+        // A response that was flushed before.
+        assert!(sent.awaited().delivered().await.is_some());
+    }
+
+    #[tokio::test]
+    async fn a_client_that_closes_has_what_it_has_acknowledged() {
+        let (mut client, mut server) = pair().await;
+        let sent = server.sent();
+        let awaited = sent.awaited();
+        server.write_all(&[7; 10_000]).await.unwrap();
         server.flush().await.unwrap();
         client.read_exact(&mut [0; 10_000]).await.unwrap();
-        // The middle between two looks may lie a little before the flush that ended between them.
-        assert!(delivered.await.unwrap().unwrap() + Duration::from_secs(1) > written);
-        assert_eq!(sent.look(), Progress::Acknowledged(10_000));
+        drop(client);
+        // Nobody acknowledges this.
+        server.write_all(&[7; 100]).await.unwrap();
         drop(server);
-        assert!(matches!(sent.look(), Progress::Closed(true, _)));
+        assert!(awaited.delivered().await.is_some());
     }
 
     #[tokio::test]
@@ -239,10 +291,11 @@ mod tests {
         {
             written += bytes as u64;
         }
-        let delivered = tokio::spawn(sent.clone().delivered());
-        tokio::task::yield_now().await;
+        let awaited = sent.awaited();
         server.flush().await.unwrap();
-        assert!(matches!(sent.look(), Progress::Acknowledged(bytes) if bytes < written));
+        assert!(sent.look().0 < written);
+        let delivered = tokio::spawn(awaited.delivered());
+        tokio::time::sleep(2 * FLUSH).await;
         assert!(!delivered.is_finished());
         drop(client);
         drop(server);

@@ -118,14 +118,18 @@ impl TrialEntry {
             }
             Transport::Quic { .. } => Duration::ZERO,
         };
-        runtime.spawn(async move {
-            let delivered = match (delivered, transport) {
-                (Some(delivered), _) => delivered.wait().await,
-                (None, Transport::Tcp { sent, .. }) => sent.delivered().await,
-                (None, Transport::Quic { .. }) => None,
-            };
-            note(delivered.map(|at| (at.saturating_duration_since(begun) + setup).as_secs_f64()));
-        });
+        let note = move |at: Option<Instant>| {
+            note(at.map(|at| (at.saturating_duration_since(begun) + setup).as_secs_f64()));
+        };
+        match (delivered, transport) {
+            (Some(delivered), _) => drop(runtime.spawn(async move { note(delivered.wait().await) })),
+            (None, Transport::Tcp { sent, .. }) => {
+                // Before the connection goes on: the next flush is that of this response.
+                let awaited = sent.awaited();
+                drop(runtime.spawn(async move { note(awaited.delivered().await) }));
+            }
+            (None, Transport::Quic { .. }) => note(None),
+        }
     }
 }
 

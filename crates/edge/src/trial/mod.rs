@@ -27,7 +27,7 @@ pub use self::{
 };
 
 /// Clients that are kept of each policy.
-pub const CLIENTS_KEPT: usize = 4_096;
+pub const CLIENTS_KEPT: usize = 8_192;
 
 /// Observations of one policy.
 struct Trial {
@@ -167,7 +167,7 @@ mod tests {
             }
             assert_eq!(budget.held(), CLIENTS_KEPT as u64 * RECORD_BYTES, "{round}");
         }
-        assert!(budget.held() < 4 << 20, "{}", budget.held());
+        assert!(budget.held() < 8 << 20, "{}", budget.held());
         let json = trials.to_json();
         let clients = json["p"]["clients"].as_array().unwrap();
         assert_eq!(clients.len(), CLIENTS_KEPT);

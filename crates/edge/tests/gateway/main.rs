@@ -22,5 +22,6 @@ mod security;
 mod site;
 mod streams;
 mod tls_back_ends;
+mod trials;
 mod tunnels;
 mod webtransport;

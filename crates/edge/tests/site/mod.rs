@@ -196,13 +196,17 @@ impl Site {
 }
 
 pub async fn connect_tls(address: SocketAddr, root: &[u8], alpn: &[&[u8]]) -> Result<TlsStream<TcpStream>, Error> {
+    connect_tls_over(TcpStream::connect(address).await?, root, alpn).await
+}
+
+/// TLS over a connection that is open.
+pub async fn connect_tls_over(stream: TcpStream, root: &[u8], alpn: &[&[u8]]) -> Result<TlsStream<TcpStream>, Error> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from(root.to_vec()))?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     let mut config = builder.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
-    let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
     Ok(TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost")?, stream).await?)
 }
