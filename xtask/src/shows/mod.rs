@@ -38,6 +38,7 @@ mod interop;
 mod laboratory;
 mod laboratory_stacks;
 mod link;
+mod live_arms;
 mod matrices;
 mod one_way;
 mod page;

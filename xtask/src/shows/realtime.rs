@@ -45,6 +45,11 @@ pub(crate) fn cases() -> Vec<Case> {
             "`tiderace why` where a cause is planted, and where none is; needs openssl and taskset",
             super::why::measure,
         ),
+        case(
+            "compare",
+            "`tiderace edge compare` on replayed clients: planted differences between QUIC and TCP, and A/A splits",
+            super::live_arms::measure,
+        ),
         case("left-behind", "processes, namespaces and devices after every kind of end", left_behind),
     ]
 }
