@@ -1,5 +1,6 @@
 //! `tiderace edge`: the gateway, and commands to a running one.
 
+mod compare;
 mod signer;
 mod status;
 
@@ -15,10 +16,6 @@ use edge::{
     ConfigError, Process, ProcessError, UpgradeError,
     admin::{self, AskError},
     config,
-};
-use lab::{
-    stats::compare::{Better, MARGIN, Rule, Scale, Tolerance, compare_unpaired},
-    versus,
 };
 use serde_json::Value;
 
@@ -63,8 +60,8 @@ enum Command {
     Connections(Running),
     /// Capture QUIC connections of a running gateway: qlog, packets, and the keys that decrypt them
     Capture(Capture),
-    /// Compare, for each policy, the connections under it with its control group
-    Compare(Running),
+    /// Compare, for each policy, the connections or clients under it with its control group
+    Compare(compare::Compare),
     /// Create a key ring for several gateways, or add a key to an existing one
     Keys(Keys),
     /// Sign the handshakes of gateways on a machine that alone has the private keys
@@ -219,7 +216,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Status(args) => status::run(&args),
         Command::Connections(running) => show(&running, "connections"),
         Command::Capture(args) => capture(&args),
-        Command::Compare(running) => compare(&running),
+        Command::Compare(args) => compare::run(&args),
         Command::Keys(keys) => rotate(&keys),
         Command::Signer(args) => signer::run(args),
         Command::Reference => write_out(&config::reference::markdown()).map(|()| ExitCode::SUCCESS),
@@ -411,50 +408,6 @@ fn capture(args: &Capture) -> Result<ExitCode, Failure> {
     write_out(&text)?;
     eprintln!("hint: tiderace qlog show {bundle}");
     Ok(ExitCode::SUCCESS)
-}
-
-/// The figures of an arm: name, comparison rule, and description.
-const FIGURES: [(&str, Rule, &str); 3] = [
-    ("rate", rule(Better::Higher, 0.0), "bytes per second of answers above 64 KiB"),
-    ("queueing", rule(Better::Lower, 0.0), "smoothed over smallest round trip"),
-    ("loss", rule(Better::Lower, 0.001), "packets lost"),
-];
-
-const fn rule(better: Better, absolute: f64) -> Rule {
-    Rule { better: Some(better), scale: Scale::Ratio, tolerance: Tolerance { relative: MARGIN, absolute } }
-}
-
-fn compare(running: &Running) -> Result<ExitCode, Failure> {
-    let answer = ask(running, "arms")?;
-    let arms = answer["arms"].as_object().ok_or_else(|| refusal(&answer))?;
-    if arms.is_empty() {
-        return write_out("no connection that a policy fits has ended yet\n").map(|()| ExitCode::SUCCESS);
-    }
-    let mut text = String::new();
-    for (policy, arms) in arms {
-        let count = |arm: &str| arms[arm]["connections"].as_u64().unwrap_or(0);
-        text.push_str(&format!("{policy}: {} connections with it, {} without\n", count("with"), count("without")));
-        for (figure, rule, about) in FIGURES {
-            let values = |arm: &str| -> Vec<f64> {
-                let samples = arms[arm]["samples"].as_array().map(Vec::as_slice).unwrap_or_default();
-                samples.iter().filter_map(|sample| sample[figure].as_f64()).collect()
-            };
-            let (with, without) = (values("with"), values("without"));
-            let line = match compare_unpaired(&with, &without, &rule) {
-                None => "nothing to compare".to_owned(),
-                Some(result) => {
-                    let needed = result.pairs_needed.map(|runs| format!(", about {runs} of each would decide"));
-                    let size = match result.ratio {
-                        Some(ratio) => format!("{:.3} [{:.3}, {:.3}] × without", ratio.value, ratio.low, ratio.high),
-                        None => format!("{:+.4} against without", result.difference.value),
-                    };
-                    format!("{size}: {}{}", versus::word(result.verdict), needed.unwrap_or_default())
-                }
-            };
-            text.push_str(&format!("  {figure:<9} {line}  ({about}; {} and {})\n", with.len(), without.len()));
-        }
-    }
-    write_out(&text).map(|()| ExitCode::SUCCESS)
 }
 
 fn rotate(keys: &Keys) -> Result<ExitCode, Failure> {
