@@ -123,12 +123,16 @@ fn deviation(values: &[f64]) -> f64 {
 
 /// Clusters of each side that would decide with 80 % probability: to separate the effect from none, or to show that it lies
 /// within the tolerance, whichever comes first.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts of floats saturate")]
 fn needed(effect: f64, error: f64, margin: f64, z: f64, clusters: usize) -> Option<usize> {
     let lean = effect.abs().max(margin - effect.abs());
     let times = ((z + normal_quantile(0.8)) * error / lean).powi(2);
-    // They did not decide: at least one more.
-    times.is_finite().then(|| ((to_f64(clusters) * times).ceil() as usize).max(clusters + 1))
+    times.is_finite().then(|| more_by(clusters, times))
+}
+
+/// This many times as many clusters. They did not decide, so at least one more.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts of floats saturate")]
+fn more_by(clusters: usize, times: f64) -> usize {
+    ((to_f64(clusters) * times).ceil() as usize).max(clusters + 1)
 }
 
 /// Compares a quantile of all samples of a contender with that of a baseline: by the ratio, with an interval of this confidence. Samples are
@@ -224,7 +228,12 @@ pub fn compare_share(
     let high = own - other + (own_high - own).hypot(other - other_low);
     let (effect, error) = (own - other, (high - low) / (2.0 * z));
     let difference = Interval { value: effect, low, high, coverage: confidence };
-    let more = needed(effect, error, rule.tolerance.absolute, z, clusters);
+    let more = if own + other > 0.0 {
+        needed(effect, error, rule.tolerance.absolute, z, clusters)
+    } else {
+        // As long as nothing happens, the interval shrinks with the number, and not with its root.
+        Some(more_by(clusters, high / rule.tolerance.absolute))
+    };
     Ok(rule.conclude(difference, None, (clusters, 0), more))
 }
 

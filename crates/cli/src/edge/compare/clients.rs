@@ -49,7 +49,7 @@ fn figure(row: &FigureRow) -> String {
 
 fn row(row: &Row) -> String {
     let head =
-        format!("  {}: {} clients over QUIC if they can, {} over TCP\n", row.name, row.clients.quic, row.clients.tcp);
+        format!("  {}: {} clients in the QUIC arm, {} in the TCP arm\n", row.name, row.clients.quic, row.clients.tcp);
     row.figures.iter().fold(head, |text, row| text + &figure(row))
 }
 

@@ -84,3 +84,55 @@ pub(super) fn run(args: &Compare) -> Result<ExitCode, Failure> {
     let text: String = policies.chain(reports.iter().map(|(policy, report)| clients::text(policy, report))).collect();
     write_out(&text).map(|()| ExitCode::SUCCESS)
 }
+
+#[cfg(test)]
+mod tests {
+    use lab::stats::compare::Verdict;
+
+    use super::*;
+
+    /// Records of a gateway: clients of both arms, with ten requests of about `ms` each.
+    fn records(clients: u32, quic_ms: f64) -> Value {
+        let client = |number: u32| {
+            let (arm, ms) = if number % 2 == 0 { ("tcp", 100.0) } else { ("quic", quic_ms) };
+            let times = vec![json!([ms + f64::from(number % 9), "unreported"]); 10];
+            json!({
+                "client": format!("10.0.{}.{}", number / 200, number % 200), "arm": arm, "in_both": false, "off_arm": 0,
+                "over_quic": 0, "counts": {"unreported": [10, 0]}, "times_ms": times,
+            })
+        };
+        let all: Vec<Value> = (0..clients).map(client).collect();
+        json!({"trials": {"live": {"share": 0.5, "since": 1, "requests": 1, "clients_seen": clients, "clients": all}}})
+    }
+
+    #[test]
+    fn the_better_arm_has_its_name() {
+        for (ms, verdict, word) in [(70.0, Verdict::Better, "QUIC is better"), (130.0, Verdict::Worse, "TCP is better")]
+        {
+            let all = trials(&records(400, ms)).unwrap();
+            let report = trial::compare(&all[0].1, None);
+            assert_eq!(report.tables[0].rows[0].figures[0].result.unwrap().verdict, verdict);
+            let text = clients::text(&all[0].0, &report);
+            assert!(text.lines().any(|line| line.starts_with("    p50") && line.ends_with(word)), "{text}");
+        }
+        let all = trials(&records(1, 100.0)).unwrap();
+        let text = clients::text("live", &trial::compare(&all[0].1, None));
+        assert!(text.contains("not comparable: no client is in the QUIC arm") && text.contains("hint: "), "{text}");
+    }
+
+    #[test]
+    fn answers_of_other_versions() {
+        assert!(trials(&json!({"error": "there is no command `trials`"})).unwrap().is_empty());
+        assert!(trials(&json!({"trials": {"live": {"share": 0.5}}})).is_err());
+    }
+
+    #[test]
+    fn a_bad_table_is_refused_with_file_and_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("operators.txt");
+        std::fs::write(&file, "192.0.2.0/24 A\nnonsense\n").unwrap();
+        let failure = table(&file).unwrap_err();
+        assert!(failure.message().starts_with(&format!("{}:2: expected a network", file.display())), "{failure:?}");
+        assert!(table(&folder.path().join("none")).is_err());
+    }
+}
