@@ -51,7 +51,7 @@ impl Population {
     fn planted(seed: u64) -> Self {
         let mut random = Seed::from_number(seed).stream("planted difference");
         let effect = 0.12 + 0.13 * uniform(&mut random);
-        let is_slower = seed % 2 == 0;
+        let is_slower = seed.is_multiple_of(2);
         let ratio = if is_slower { 1.0 + effect } else { 1.0 - effect };
         Self {
             seed,
@@ -84,7 +84,7 @@ impl Population {
             let (own, has_udp) = ((0.6 * normal(&mut random)).exp(), uniform(&mut random) > WITHOUT_UDP);
             // Most clients send few requests, and some send many.
             let requests = (2.0 / uniform(&mut random).powf(0.7)).min(400.0) as u32;
-            let network_type = if number % 3 == 0 { NetworkType::FourG } else { NetworkType::Unreported };
+            let network_type = if number.is_multiple_of(3) { NetworkType::FourG } else { NetworkType::Unreported };
             let (ratio, failures) = match assignment.arm {
                 Arm::Quic => (self.ratio, self.failures),
                 Arm::Tcp => (1.0, 0.0),

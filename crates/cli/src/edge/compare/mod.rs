@@ -128,11 +128,13 @@ mod tests {
 
     #[test]
     fn a_bad_table_is_refused_with_file_and_line() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("operators.txt");
+        let folder = std::env::temp_dir().join(format!("tiderace-operators-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("operators.txt");
         std::fs::write(&file, "192.0.2.0/24 A\nnonsense\n").unwrap();
         let failure = table(&file).unwrap_err();
         assert!(failure.message().starts_with(&format!("{}:2: expected a network", file.display())), "{failure:?}");
-        assert!(table(&folder.path().join("none")).is_err());
+        assert!(table(&folder.join("none")).is_err());
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }
