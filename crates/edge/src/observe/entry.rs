@@ -16,7 +16,7 @@ use http_body_util::BodyExt;
 
 use super::{
     body::Observed,
-    log::{AccessLog, Line},
+    log::{AccessLog, Line, canonical, noted},
     traffic::{Direction, Traffic},
     trial::TrialEntry,
 };
@@ -28,9 +28,6 @@ use crate::{
     peer::Peer,
     policy::PolicyProgress,
 };
-
-/// Characters of a header field in the access log, at most.
-const NOTED: usize = 512;
 
 /// Books of the process, in which entries are made.
 pub(crate) struct Books<'a> {
@@ -386,18 +383,6 @@ impl Drop for Entry {
         metrics.requests.ended.get_or_create(&labels).inc();
         metrics.requests.in_flight.get_or_create(&protocol).dec();
     }
-}
-
-/// Address and port, in one form for each client.
-fn canonical(address: SocketAddr) -> String {
-    SocketAddr::new(address.ip().to_canonical(), address.port()).to_string()
-}
-
-/// The beginning of a field for the access log, if there is one.
-fn noted<B>(log: &AccessLog, request: &Request<B>, name: &header::HeaderName) -> Option<String> {
-    let value = request.headers().get(name).filter(|_| log.is_on())?;
-    let value = String::from_utf8_lossy(value.as_bytes());
-    Some(value.chars().take(NOTED).collect())
 }
 
 /// A class of status, for a metric with few values.

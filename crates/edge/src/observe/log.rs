@@ -2,11 +2,13 @@
 
 use std::{
     io::Write,
+    net::SocketAddr,
     sync::{Arc, Mutex, PoisonError, Weak, mpsc},
     thread::JoinHandle,
     time::{Duration, UNIX_EPOCH},
 };
 
+use http::{Request, header};
 use serde::Serialize;
 
 use crate::config::{Log, LogFormat};
@@ -231,6 +233,21 @@ pub(super) struct Line<'a> {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
 fn is_zero(number: &u32) -> bool {
     *number == 0
+}
+
+/// Characters of a header field in the access log, at most.
+const NOTED: usize = 512;
+
+/// Address and port, in one form for each client.
+pub(super) fn canonical(address: SocketAddr) -> String {
+    SocketAddr::new(address.ip().to_canonical(), address.port()).to_string()
+}
+
+/// The beginning of a field for the access log, if there is one.
+pub(super) fn noted<B>(log: &AccessLog, request: &Request<B>, name: &header::HeaderName) -> Option<String> {
+    let value = request.headers().get(name).filter(|_| log.is_on())?;
+    let value = String::from_utf8_lossy(value.as_bytes());
+    Some(value.chars().take(NOTED).collect())
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ mod tests {
     /// Records of a gateway: clients of both arms, with ten requests of about `ms` each.
     fn records(clients: u32, quic_ms: f64) -> Value {
         let client = |number: u32| {
-            let (arm, ms) = if number % 2 == 0 { ("tcp", 100.0) } else { ("quic", quic_ms) };
+            let (arm, ms) = if number.is_multiple_of(2) { ("tcp", 100.0) } else { ("quic", quic_ms) };
             let times = vec![json!([ms + f64::from(number % 9), "unreported"]); 10];
             json!({
                 "client": format!("10.0.{}.{}", number / 200, number % 200), "arm": arm, "in_both": false, "off_arm": 0,
