@@ -9,8 +9,8 @@ use super::probe_rtt::ProbeRtt;
 use super::rounds::Round;
 use super::{bytes, whole};
 
-/// Shortest time between two probes that an empty queue triggers.
-const SHORTEST_BREAK: Duration = Duration::from_secs(1);
+/// Shortest time between two probes that an empty queue triggers, and the same in round trips.
+const SHORTEST_BREAK: (Duration, f64) = (Duration::from_secs(1), 16.0);
 /// Share of the mean delay below which others leave the queue, so that this flow joins their probe.
 const DIP: f64 = 0.5;
 /// Shortest time from a probe to one that a dip triggers; CUBIC's losses are dips as well.
@@ -71,7 +71,8 @@ impl Competitive {
         let rounds = Duration::from_secs_f64(PATIENCE_ROUNDS * round.rtt()).min(LONGEST_PATIENCE);
         let patience = delay.rivalry().patience().max(rounds);
         let is_due = now >= self.lowest.1 + patience;
-        let is_empty = round.least_wait < target / 2.0 && now >= self.probed_at + SHORTEST_BREAK;
+        let pause = SHORTEST_BREAK.0.max(Duration::from_secs_f64(SHORTEST_BREAK.1 * round.rtt()));
+        let is_empty = round.least_wait < target / 2.0 && now >= self.probed_at + pause;
         let is_dip = self.dip.on_round(round, DIP, 0.0) && now >= self.probed_at + rounds.max(DIP_BREAK);
         self.quiet = if round.wait < target { self.quiet + 1 } else { 0 };
         let may_end = (is_due || is_empty || is_dip) && now >= self.since + delay.rivalry().stay();
