@@ -236,7 +236,7 @@ fn a_queue_that_comes_back_at_once_is_competed_for_without_a_probe() {
 }
 
 #[test]
-fn a_newcomer_joins_the_probe_of_others() {
+fn a_late_flow_joins_the_probe_of_others() {
     // It takes the queue that it came to for the path.
     let mut path = Path { others: Duration::from_millis(10), ..Path::new() };
     while path.auto.state() != "delay" {
