@@ -1,7 +1,7 @@
 //! Links of the documents: files that they lead to, and headings.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs,
     path::{Component, Path, PathBuf},
     process::Command,
@@ -17,8 +17,8 @@ pub(crate) struct Document {
     pub(crate) links: Vec<(usize, String)>,
     /// First heading.
     pub(crate) title: String,
-    /// Names under which headings can be reached.
-    pub(crate) anchors: BTreeSet<String>,
+    /// Headings by the names under which links reach them.
+    pub(crate) anchors: BTreeMap<String, String>,
 }
 
 impl Document {
@@ -34,10 +34,10 @@ impl Document {
                     let heading = heading.take().unwrap_or_default();
                     let name = anchor(&heading);
                     if document.title.is_empty() {
-                        document.title = heading;
+                        document.title.clone_from(&heading);
                     }
                     let count = seen.entry(name.clone()).or_default();
-                    document.anchors.insert(if *count == 0 { name } else { format!("{name}-{count}") });
+                    document.anchors.insert(if *count == 0 { name } else { format!("{name}-{count}") }, heading);
                     *count += 1;
                 }
                 Event::Text(part) | Event::Code(part) => {
@@ -125,7 +125,7 @@ pub(crate) fn faults(documents: &BTreeMap<PathBuf, Document>, exists: impl Fn(&P
 }
 
 fn lacks(documents: &BTreeMap<PathBuf, Document>, path: &Path, heading: &str) -> bool {
-    documents.get(path).is_some_and(|document| !document.anchors.contains(heading))
+    documents.get(path).is_some_and(|document| !document.anchors.contains_key(heading))
 }
 
 #[cfg(test)]

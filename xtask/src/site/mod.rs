@@ -163,7 +163,10 @@ fn lead_out(
         let Some((path, heading)) = links::resolve(name, target) else { continue };
         if let Some(page) = documents.get(&path).filter(|_| path.starts_with(DOCS) && !path.ends_with(CONTENTS)) {
             // Readers of the site know pages by their titles, not by their files.
-            text = text.replace(&format!("[{target}]({target})"), &format!("[{}]({target})", page.title));
+            if let Some(file) = path.file_name().and_then(|file| file.to_str()) {
+                let title = title(page, heading.as_deref());
+                text = text.replace(&format!("[{file}]({target})"), &format!("[{title}]({target})"));
+            }
             continue;
         }
         if path.extension().is_some_and(|end| end == "svg" || end == "png") {
@@ -175,6 +178,14 @@ fn lead_out(
         text = text.replace(&format!("]({target})"), &format!("]({address})"));
     }
     text
+}
+
+/// Title of a link's target: that of the page, and of the heading unless it is the page's own.
+fn title(page: &Document, heading: Option<&str>) -> String {
+    match heading.and_then(|heading| page.anchors.get(heading)) {
+        Some(heading) if *heading != page.title => format!("{}: {heading}", page.title),
+        _ => page.title.clone(),
+    }
 }
 
 #[cfg(test)]
@@ -198,6 +209,19 @@ mod tests {
         let written = documents.keys().filter(|name| name.starts_with(DOCS) && !name.ends_with(CONTENTS));
         let missing: Vec<_> = written.filter(|name| !pages.contains(name.as_path())).collect();
         assert!(missing.is_empty(), "docs/SUMMARY.md lacks {missing:?}");
+    }
+
+    #[test]
+    fn links_named_after_a_file_have_the_titles_of_its_page_and_heading() {
+        let root = root().unwrap();
+        let text = "[b.md](../b.md) [b.md](../b.md#second-part) [b.md](../b.md#b) [here](../b.md#second-part)";
+        let page = Document::read("# B\n## Second part\n");
+        let documents = BTreeMap::from([(PathBuf::from("docs/b.md"), page)]);
+        let led = lead_out(&root, Path::new("docs/guides/a.md"), text, &Document::read(text), &documents);
+        assert_eq!(
+            led,
+            "[B](../b.md) [B: Second part](../b.md#second-part) [B](../b.md#b) [here](../b.md#second-part)"
+        );
     }
 
     #[test]
