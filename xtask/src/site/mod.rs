@@ -163,9 +163,10 @@ fn lead_out(
         let Some((path, heading)) = links::resolve(name, target) else { continue };
         if let Some(page) = documents.get(&path).filter(|_| path.starts_with(DOCS) && !path.ends_with(CONTENTS)) {
             // Readers of the site know pages by their titles, not by their files.
-            if let Some(file) = path.file_name().and_then(|file| file.to_str()) {
-                let title = title(page, heading.as_deref());
-                text = text.replace(&format!("[{file}]({target})"), &format!("[{title}]({target})"));
+            let title = title(page, heading.as_deref());
+            let written = target.split_once('#').map_or(target.as_str(), |(file, _)| file);
+            for named in [written, written.rsplit_once('/').map_or(written, |(_, file)| file)] {
+                text = text.replace(&format!("[{named}]({target})"), &format!("[{title}]({target})"));
             }
             continue;
         }
@@ -214,7 +215,7 @@ mod tests {
     #[test]
     fn links_named_after_a_file_have_the_titles_of_its_page_and_heading() {
         let root = root().unwrap();
-        let text = "[b.md](../b.md) [b.md](../b.md#second-part) [b.md](../b.md#b) [here](../b.md#second-part)";
+        let text = "[b.md](../b.md) [../b.md](../b.md#second-part) [b.md](../b.md#b) [here](../b.md#second-part)";
         let page = Document::read("# B\n## Second part\n");
         let documents = BTreeMap::from([(PathBuf::from("docs/b.md"), page)]);
         let led = lead_out(&root, Path::new("docs/guides/a.md"), text, &Document::read(text), &documents);
