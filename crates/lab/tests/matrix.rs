@@ -263,6 +263,7 @@ fn the_factors_of_one_contender_have_effects_of_their_own() {
     assert!(text.contains("## Effect of path.rtt, against path.rtt 20 ms"), "{text}");
     let page = html(&report, &summary.manifest.scenario, &[], &Samples::default());
     assert!(page.contains("path.rtt against 20 ms") && !page.contains("nothing to compare"), "{page}");
+    assert_eq!(page.matches("<td class=\"held\">").count(), 6, "the contender of each point stays in view");
     assert_eq!(page.matches("class=\"heat\"").count(), 5, "a heat map for each headline figure of one contender");
     for part in ["<h2>Results</h2>", "<h2>Distribution of RTT and latency</h2>", "goodput over profile.acks.every"] {
         assert!(page.contains(part), "{part}");

@@ -72,7 +72,8 @@ fn entry(out: &mut String, value: Option<(Figure, f64, Option<Interval>)>, best:
         return;
     };
     let key = figure.key();
-    let (class, mark) = if best { (" best", " ★") } else { ("", "") };
+    // On a narrow screen an interval may take two lines, so that all contenders fit; the mark stays beside its value.
+    let (class, mark) = if best { (" best", "\u{a0}★") } else { ("", "") };
     let ends = interval.map_or_else(String::new, |ends| {
         format!("<br><small>[{}, {}]</small>", printed(key, ends.low), printed(key, ends.high))
     });

@@ -32,7 +32,8 @@ pub(super) fn table(out: &mut String, report: &MatrixReport) {
     for (name, _) in &report.factors {
         let _ = write!(out, "<th>{}</th>", escape(name));
     }
-    out.push_str("<th>contender</th>");
+    // The contender stays in view while the figures scroll.
+    out.push_str("<th class=\"held\">contender</th>");
     for figure in &figures {
         let _ = write!(out, "<th class=\"n\">{}</th>", escape(&label(figure)));
     }
@@ -48,7 +49,7 @@ pub(super) fn table(out: &mut String, report: &MatrixReport) {
             for level in &point.levels {
                 let _ = write!(out, "<td>{}</td>", escape(level));
             }
-            let _ = write!(out, "<td>{}</td>", escape(&report.contenders[index]));
+            let _ = write!(out, "<td class=\"held\">{}</td>", escape(&report.contenders[index]));
             for figure in &figures {
                 let quoted = own.iter().find(|quoted| quoted.figure == *figure);
                 let text = quoted.map_or_else(
