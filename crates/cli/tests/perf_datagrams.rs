@@ -48,6 +48,18 @@ fn datagrams_go_both_ways_at_their_rate() {
 }
 
 #[test]
+fn a_packet_rate_counts_datagrams_of_any_size() {
+    let server = Service::perf();
+    for (size, mbit_per_s) in [("200", 1.6), ("1000", 8.0)] {
+        let options = ["--datagrams", "--packet-rate", "1000", "--size", size, "--duration", "200ms", "--json"];
+        let report = run_json(&client(server.address(), &options));
+        let of = &report["datagrams"][0];
+        assert!((1..=200).contains(&count(&of["offered"])) && of["asked_mbit_per_s"] == mbit_per_s, "{report}");
+        balanced(of);
+    }
+}
+
+#[test]
 fn a_path_loses_reorders_and_delays() {
     let server = Service::perf();
     let path = std::env::temp_dir().join(format!("tiderace-perf-datagrams-{}.toml", std::process::id()));
@@ -138,6 +150,7 @@ fn impossible_datagrams_are_said() {
     let common = ["--datagrams", "--rate", "1M", "--duration", "100ms"];
     for (options, expected) in [
         (&["--datagrams", "--rate", "0M"][..], "--rate 20M"),
+        (&["--datagrams", "--packet-rate", "0"], "--packet-rate 500"),
         (&["--datagrams", "--rate", "1M", "--size", "15"], "at least 16"),
         (&["--datagrams", "--rate", "1M", "--size", "9000"], "at least 16"),
     ] {
@@ -153,6 +166,8 @@ fn impossible_datagrams_are_said() {
     for (options, expected) in [
         (&["--datagrams"][..], "--rate"),
         (&["--rate", "1M"], "--datagrams"),
+        (&["--packet-rate", "500"], "--datagrams"),
+        (&["--datagrams", "--rate", "1M", "--packet-rate", "500"], "--packet-rate"),
         (&["--datagrams", "--rate", "1M", "--tcp"], "--tcp"),
         (&["--datagrams", "--rate", "1M", "--bytes", "1M"], "--bytes"),
         (&["--datagrams", "--rate", "fast"], "fast"),

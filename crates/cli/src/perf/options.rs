@@ -76,11 +76,14 @@ pub(super) struct Args {
     #[arg(long, conflicts_with_all = ["streams", "datagrams", "mtu", "fec", "ack_frequency", "loss_tolerance", "qlog", "pcapng"])]
     pub(super) tcp: bool,
     /// Send unreliable datagrams (RFC 9221) at a fixed rate in place of streams; measures loss, reordering, delay and jitter
-    #[arg(long, requires = "rate", conflicts_with_all = ["bytes", "connections", "streams"])]
+    #[arg(long, requires = "pace", conflicts_with_all = ["bytes", "connections", "streams"])]
     pub(super) datagrams: bool,
     /// Rate of the payload of datagrams, such as 20M, in bit/s
-    #[arg(long, value_name = "RATE", requires = "datagrams")]
+    #[arg(long, value_name = "RATE", requires = "datagrams", group = "pace")]
     pub(super) rate: Option<Bitrate>,
+    /// Datagrams per second and direction, in place of --rate
+    #[arg(long, value_name = "N", requires = "datagrams", group = "pace")]
+    pub(super) packet_rate: Option<u32>,
     /// Payload of each datagram, 16 bytes or more
     #[arg(long, value_name = "SIZE", default_value = "1000", requires = "datagrams")]
     pub(super) size: DataSize,
@@ -148,10 +151,16 @@ impl Args {
 
     /// Plan of datagrams, if they are to be sent.
     pub(super) fn plan(&self) -> Option<Plan> {
-        let (Some(rate), Some(Volume::For(span)), true) = (self.rate, self.volume(), self.datagrams) else {
+        let (Some(rate), Some(Volume::For(span)), true) = (self.payload_rate(), self.volume(), self.datagrams) else {
             return None;
         };
-        Some(Plan { rate: rate.as_bps(), size: self.size.as_bytes(), span })
+        Some(Plan { rate, size: self.size.as_bytes(), span })
+    }
+
+    /// Rate of the payload of datagrams in bit/s.
+    fn payload_rate(&self) -> Option<u64> {
+        let by_packets = |rate| u64::from(rate).saturating_mul(self.size.as_bytes()).saturating_mul(8);
+        self.rate.map(Bitrate::as_bps).or_else(|| self.packet_rate.map(by_packets))
     }
 
     /// Directions of the transfer: to the server, and from it.
@@ -192,8 +201,9 @@ impl Args {
             return Err(Failure::new("`--interval` is about a transfer, and `--handshakes` alone has none")
                 .hint("add `--duration '10 s'` or `--bytes SIZE`"));
         }
-        if self.rate.is_some_and(|rate| rate.as_bps() == 0) {
-            return Err(Failure::new("datagrams at a rate of 0 are none").hint("give for example `--rate 20M`"));
+        if self.rate.is_some_and(|rate| rate.as_bps() == 0) || self.packet_rate == Some(0) {
+            return Err(Failure::new("datagrams at a rate of 0 are none")
+                .hint("give for example `--rate 20M` or `--packet-rate 500`"));
         }
         if self.datagrams && !(SMALLEST..=self.end.mtu.into()).contains(&self.size.as_bytes()) {
             return Err(Failure::new(format_args!(
