@@ -21,6 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
         ),
         case("alike", "flows of `auto` alone: 2 to 50 of them, and four with different round trips", alike),
         case("policer", "a policer at a twentieth of the line's rate, 1 and 4 flows", policer),
+        case("tolerance", "30 flows of CUBIC and of BBRv3 that pass over 15 % of random loss", tolerance),
         case("paths", "goodput, queue and loss of four controllers on eight paths, without targets", paths),
         case("regret", "what `auto` loses against the best fixed controller of each cell that is held out", regret),
         case("cost", "instructions of a sender per packet, beside CUBIC's; needs valgrind", cost),
@@ -63,6 +64,12 @@ fn alike(context: &Context) -> Result<Vec<Row>> {
 fn policer(context: &Context) -> Result<Vec<Row>> {
     let mut all = rows(auto::policer(1, effort(context)))?;
     all.extend(rows(auto::policer(4, effort(context)))?);
+    Ok(all)
+}
+
+fn tolerance(context: &Context) -> Result<Vec<Row>> {
+    let mut all = rows(auto::tolerant("cubic", effort(context)))?;
+    all.extend(rows(auto::tolerant("bbr3", effort(context)))?);
     Ok(all)
 }
 

@@ -20,7 +20,7 @@ const RTT: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// When there is no such controller or tolerance.
-fn profile(controller: &str, tolerance: f64) -> Result<Profile, Failed> {
+pub(super) fn profile(controller: &str, tolerance: f64) -> Result<Profile, Failed> {
     let failed = |error: &dyn core::fmt::Display| Failed(error.to_string());
     let share = Probability::new(tolerance).map_err(|error| failed(&error))?;
     Ok(Profile {
