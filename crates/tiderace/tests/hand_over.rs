@@ -5,7 +5,10 @@
 use std::{
     net::SocketAddr,
     num::NonZeroU8,
-    sync::{Arc, atomic::AtomicUsize, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU8, AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -37,6 +40,13 @@ fn options(server: ServerConfig, number: u8, ring: &KeyRing) -> EndpointOptions 
     }
 }
 
+/// An address that no other chain of this process has had: the tests run side by side with the same keys, and a packet for a chain that is gone
+/// would be reset by one that got its port.
+fn own_address() -> SocketAddr {
+    static CHAINS: AtomicU8 = AtomicU8::new(1);
+    SocketAddr::from(([127, 0, 8, CHAINS.fetch_add(1, Ordering::Relaxed)], 0))
+}
+
 /// The chain of endpoints, the newest last; what a gateway does with processes.
 struct Chain {
     config: ServerConfig,
@@ -48,7 +58,7 @@ struct Chain {
 impl Chain {
     fn start(config: ServerConfig) -> Self {
         let ring = KeyRing::single([7; 32]);
-        let first = Endpoint::open("127.0.0.1:0".parse().unwrap(), options(config.clone(), 0, &ring)).unwrap();
+        let first = Endpoint::open(own_address(), options(config.clone(), 0, &ring)).unwrap();
         Self { config, ring, endpoints: vec![serve(first, 0)], siblings: Vec::new() }
     }
 
