@@ -14,7 +14,10 @@ use rustls::{
 };
 use tiderace::{
     Identity, RustlsClient, RustlsServer,
-    transport::tls::{MemoryTickets, rustls_backend::CertificateCheck},
+    transport::tls::{
+        MemoryTickets,
+        rustls_backend::{CertificateCheck, KeyExchange},
+    },
 };
 
 use crate::failure::Failure;
@@ -189,7 +192,7 @@ impl TrustArgs {
     }
 }
 
-/// The client's side of TLS, with its tickets.
+/// The client's side of TLS, with its tickets. The first of `exchanges` has a key share in the ClientHello.
 ///
 /// # Errors
 /// When nobody can be trusted: a file that holds no certificates, a platform without a store.
@@ -197,10 +200,12 @@ pub(crate) fn client(
     args: &TrustArgs,
     alpn: &str,
     sessions: Sessions,
+    exchanges: &[KeyExchange],
     keys: Option<Arc<dyn KeyLog>>,
 ) -> Result<(RustlsClient, Arc<MemoryTickets>), Failure> {
     let tickets = Arc::new(MemoryTickets::default());
-    let builder = RustlsClient::builder().alpn(alpn).early_data(sessions == Sessions::EarlyData);
+    let builder =
+        RustlsClient::builder().alpn(alpn).early_data(sessions == Sessions::EarlyData).key_exchanges(exchanges);
     let builder = match keys {
         Some(keys) => builder.key_log(keys),
         None => builder,

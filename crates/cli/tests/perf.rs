@@ -227,6 +227,39 @@ fn both_ends_write_qlog() {
     );
 }
 
+/// Bytes of the ClientHello of a client with these options, by its qlog.
+fn client_hello(address: &str, name: &str, options: &[&str]) -> u64 {
+    let directory = std::env::temp_dir().join(format!("tiderace-perf-hello-{name}-{}", std::process::id()));
+    let common = ["perf", "client", address, "--insecure", "--bytes", "1 kB", "--json", "--qlog"];
+    run_json(&[&common[..], &[directory.to_str().unwrap()], options].concat());
+    let file = std::fs::read_dir(&directory).unwrap().next().unwrap().unwrap().path();
+    let text = std::fs::read_to_string(file).unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    let records = text.split('\u{1e}').filter(|record| !record.is_empty());
+    let records = records.map(|record| serde_json::from_str::<Value>(record).unwrap());
+    let sent = records
+        .filter(|record| record["name"] == "quic:packet_sent" && record["data"]["header"]["packet_type"] == "initial");
+    let ends = sent.flat_map(|record| record["data"]["frames"].as_array().cloned().unwrap_or_default());
+    let ends = ends.filter(|frame| frame["frame_type"] == "crypto").map(|frame| {
+        let length = [&frame["length"], &frame["raw"]["payload_length"], &frame["raw"]["length"]];
+        count(&frame["offset"]) + length.into_iter().find_map(Value::as_u64).unwrap_or_else(|| panic!("{frame}"))
+    });
+    ends.max().unwrap()
+}
+
+#[test]
+fn the_key_exchange_is_the_clients_choice() {
+    let server = Service::perf();
+    let [hybrid, x25519, p384] = [&["x25519mlkem768"], &["x25519"], &["secp384r1,x25519"]]
+        .map(|of: &[&str; 1]| client_hello(server.address(), &of[0].replace(',', "-"), &["--key-exchange", of[0]]));
+    // The shares: 1,184 bytes of ML-KEM-768 and 32 of X25519, 32, and 97. Each name in the list takes 2 bytes.
+    let apart = |one: u64, other: u64| one as i64 - other as i64;
+    assert!((apart(hybrid, x25519) - 1_184).abs() <= 32, "{hybrid} {x25519}");
+    assert!((apart(p384, x25519) - 67).abs() <= 32, "{p384} {x25519}");
+    let default = client_hello(server.address(), "default", &[]);
+    assert!(default >= hybrid, "the default has the hybrid's share: {default} {hybrid}");
+}
+
 #[test]
 fn the_table_is_for_people() {
     let server = Service::perf();

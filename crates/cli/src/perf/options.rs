@@ -2,8 +2,11 @@
 
 use std::{net::SocketAddr, num::NonZeroU32, time::Duration};
 
-use clap::Parser;
-use tiderace::units::{Bitrate, DataSize, duration_text};
+use clap::{Parser, ValueEnum};
+use tiderace::{
+    transport::tls::rustls_backend::KeyExchange,
+    units::{Bitrate, DataSize, duration_text},
+};
 
 use super::{
     EndArgs,
@@ -31,6 +34,7 @@ use crate::{failure::Failure, trust::TrustArgs};
   tiderace perf client localhost:4433 --insecure --bytes '1 GB' --upload --streams 4
   tiderace perf client localhost:4433 --insecure --upload --interval '1 s' --csv
   tiderace perf client localhost:4433 --insecure --handshakes 1000 --kinds new,resumed,0-rtt
+  tiderace perf client localhost:4433 --insecure --handshakes 300 --key-exchange x25519
   tiderace perf client localhost:4433 --insecure --datagrams --rate 20M --size 1100 --upload --download
   tiderace perf client localhost:4433 --insecure --prometheus > /var/lib/node_exporter/perf.prom
   tiderace perf client localhost:4433 --insecure --connections 4 --duration '1 min' --screen
@@ -72,8 +76,11 @@ pub(super) struct Args {
         requires = "handshakes"
     )]
     pub(super) kinds: Vec<Kind>,
+    /// Key exchanges that the client offers, the preferred one first [default: all, in this order]
+    #[arg(long, value_name = "NAME,...", value_enum, value_delimiter = ',')]
+    key_exchange: Vec<Exchange>,
     /// Use the kernel's TCP with TLS 1.3 in place of QUIC; the server needs this option too. Each direction has its own connections
-    #[arg(long, conflicts_with_all = ["streams", "datagrams", "mtu", "fec", "ack_frequency", "loss_tolerance", "qlog", "pcapng"])]
+    #[arg(long, conflicts_with_all = ["streams", "datagrams", "mtu", "fec", "ack_frequency", "loss_tolerance", "key_exchange", "qlog", "pcapng"])]
     pub(super) tcp: bool,
     /// Send unreliable datagrams (RFC 9221) at a fixed rate in place of streams; measures loss, reordering, delay and jitter
     #[arg(long, requires = "pace", conflicts_with_all = ["bytes", "connections", "streams"])]
@@ -137,6 +144,34 @@ pub(super) enum Volume {
     For(Duration),
 }
 
+/// Name of a key exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Exchange {
+    /// X25519 and ML-KEM-768, safe against quantum computers; the ClientHello takes two datagrams
+    #[value(name = "x25519mlkem768")]
+    Hybrid,
+    /// X25519
+    #[value(name = "x25519")]
+    X25519,
+    /// NIST P-256
+    #[value(name = "secp256r1")]
+    P256,
+    /// NIST P-384
+    #[value(name = "secp384r1")]
+    P384,
+}
+
+impl Exchange {
+    fn of_tls(self) -> KeyExchange {
+        match self {
+            Self::Hybrid => KeyExchange::X25519MlKem768,
+            Self::X25519 => KeyExchange::X25519,
+            Self::P256 => KeyExchange::Secp256r1,
+            Self::P384 => KeyExchange::Secp384r1,
+        }
+    }
+}
+
 impl Args {
     /// Amount of data; `None` without a transfer.
     pub(super) fn volume(&self) -> Option<Volume> {
@@ -155,6 +190,14 @@ impl Args {
             return None;
         };
         Some(Plan { rate, size: self.size.as_bytes(), span })
+    }
+
+    /// Key exchanges to offer, the preferred one first.
+    pub(super) fn key_exchanges(&self) -> Vec<KeyExchange> {
+        match self.key_exchange.as_slice() {
+            [] => KeyExchange::ALL.to_vec(),
+            chosen => chosen.iter().map(|exchange| exchange.of_tls()).collect(),
+        }
     }
 
     /// Rate of the payload of datagrams in bit/s.

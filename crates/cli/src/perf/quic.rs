@@ -52,8 +52,9 @@ pub(super) async fn run(args: &Args) -> Result<Ran, Failure> {
     let target = address::resolve(&args.server)?;
     let watched = args.end.watch()?;
     let name = args.server_name.clone().unwrap_or(target.host);
+    let exchanges = args.key_exchanges();
     let peer = |sessions| {
-        let (tls, tickets) = trust::client(&args.trust, ALPN, sessions, watched.keys())?;
+        let (tls, tickets) = trust::client(&args.trust, ALPN, sessions, &exchanges, watched.keys())?;
         let mut config = ClientConfig::new(Arc::new(tls), profile.clone());
         config.observe = watched.observer();
         Ok::<_, Failure>(Peer { address: target.address, name: name.clone(), config, tickets })

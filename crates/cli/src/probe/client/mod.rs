@@ -18,7 +18,10 @@ use std::{
 };
 
 use serde::Serialize;
-use tiderace::{ClientConfig, CloseReason, ConnectError, Connection, Endpoint, HandshakeFault, Profile};
+use tiderace::{
+    ClientConfig, CloseReason, ConnectError, Connection, Endpoint, HandshakeFault, Profile,
+    transport::tls::rustls_backend::KeyExchange,
+};
 use tokio::{task::JoinSet, time::timeout};
 
 pub(super) use self::mtu::Mtu;
@@ -131,7 +134,7 @@ async fn connect(target: &Target, args: &ProbeArgs) -> Result<Path, Failure> {
     let mut profile =
         Profile { name: "probe".to_owned(), keep_alive: Some(Duration::from_secs(10)), ..Profile::default() };
     profile.handshake_timeout = args.timeout;
-    let (tls, _) = trust::client(&args.trust, ALPN, Sessions::New, None)?;
+    let (tls, _) = trust::client(&args.trust, ALPN, Sessions::New, &KeyExchange::ALL, None)?;
     let config = ClientConfig::new(Arc::new(tls), Arc::new(profile));
     let name = args.server_name.clone().unwrap_or_else(|| target.host.clone());
     let no_socket =
