@@ -26,7 +26,7 @@ pub(super) fn table(out: &mut String, report: &MatrixReport) {
     let open = if report.size.points <= 12 { " open" } else { "" };
     let _ = write!(
         out,
-        "<section><h2>Every point</h2><details{open}><summary>{} points</summary><div class=\"wide\"><table><thead><tr>",
+        "<section><h2>Every point</h2><details{open}><summary>{} points</summary><div class=\"wide\"><table class=\"every\"><thead><tr>",
         report.size.points
     );
     for (name, _) in &report.factors {
