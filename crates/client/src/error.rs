@@ -60,7 +60,7 @@ pub enum FetchError {
         why: ResolveError,
     },
     /// Failure of both legs of the race.
-    #[error("neither QUIC nor TCP leads to the server: QUIC: {quic}; TCP: {tcp}")]
+    #[error("{}", unreachable_text(.quic, .tcp))]
     Unreachable {
         /// Cause on QUIC.
         quic: Cause,
@@ -78,6 +78,18 @@ pub enum FetchError {
     /// Failure of the exchange, on a connection that was open.
     #[error("the exchange failed: {0}")]
     Exchange(#[source] Cause),
+}
+
+/// Words of a race that both legs have lost. A leg that was not tried says nothing about the server, so it is left out beside one that was.
+fn unreachable_text(quic: &Cause, tcp: &Cause) -> String {
+    match (quic, tcp) {
+        (Cause::NotTried { .. }, Cause::NotTried { .. }) => {
+            format!("neither QUIC nor TCP was tried: QUIC: {quic}; TCP: {tcp}")
+        }
+        (_, Cause::NotTried { .. }) => format!("QUIC does not lead to the server: {quic}"),
+        (Cause::NotTried { .. }, _) => format!("TCP does not lead to the server: {tcp}"),
+        _ => format!("neither QUIC nor TCP leads to the server: QUIC: {quic}; TCP: {tcp}"),
+    }
 }
 
 impl FetchError {
@@ -346,6 +358,17 @@ mod tests {
         }
         let error = FetchError::Unreachable { quic: timeout(), tcp: Cause::not_tried("not wanted") };
         assert!(error.is_timeout());
+    }
+
+    #[test]
+    fn a_leg_that_was_not_tried_is_left_out_of_the_message() {
+        let failed = |reason: &str| Cause::other(reason);
+        let message = |quic, tcp| FetchError::Unreachable { quic, tcp }.to_string();
+        assert_eq!(message(failed("a"), Cause::not_tried("b")), "QUIC does not lead to the server: a");
+        assert_eq!(message(Cause::not_tried("a"), failed("b")), "TCP does not lead to the server: b");
+        assert_eq!(message(failed("a"), failed("b")), "neither QUIC nor TCP leads to the server: QUIC: a; TCP: b");
+        let neither = message(Cause::not_tried("a"), Cause::not_tried("b"));
+        assert_eq!(neither, "neither QUIC nor TCP was tried: QUIC: a; TCP: b");
     }
 
     #[test]
