@@ -3,7 +3,7 @@
 //! Clients are compared by what they were offered (intention to treat): a client of the QUIC arm whose network does not pass UDP counts in
 //! its arm, because leaving it out would select clients by their result. Contender is the QUIC arm, baseline the TCP arm.
 //!
-//! Before anything is compared, [`doubts`] are looked for. With one of them there is no verdict.
+//! Before anything is compared, doubts are looked for. With one of them there is no verdict.
 
 pub mod networks;
 pub mod record;
