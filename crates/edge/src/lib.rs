@@ -86,6 +86,7 @@ mod route;
 mod session_route;
 mod sessions;
 mod setup;
+mod setup_time;
 pub mod signer;
 mod site;
 mod stream;

@@ -6,8 +6,8 @@ use http::HeaderValue;
 use tiderace::ConnectionBudget;
 
 use crate::{
-    client_certificate::ClientCertificate, delivery::SentBytes, ending::Cause, observe::SetupTime,
-    policy::PolicyProgress,
+    client_certificate::ClientCertificate, delivery::SentBytes, ending::Cause, policy::PolicyProgress,
+    setup_time::SetupTime,
 };
 
 /// Client of a request: address, protocol, connection.

@@ -3,7 +3,7 @@
 use std::{
     convert::Infallible,
     io,
-    net::{SocketAddr, TcpListener as StdListener},
+    net::{IpAddr, SocketAddr, TcpListener as StdListener},
     pin::{Pin, pin},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -43,9 +43,10 @@ use crate::{
     generation::{Generation, Shared},
     memory::Listed,
     metrics::{HandshakeLabels, ProtocolLabel, ReasonLabel, ResultLabels},
-    observe::{Entry, SetupTime},
+    observe::Entry,
     peer::Peer,
     qmux,
+    setup_time::SetupTime,
     trial::Arm,
 };
 
@@ -217,16 +218,7 @@ async fn connection(mut stream: TcpStream, remote: SocketAddr, context: Listener
     let assignment = generation.withholding.assign(context.local, remote.ip(), name);
     let is_withheld = assignment.is_some_and(|assignment| assignment.arm == Arm::Tcp);
     let tells = !is_private && !is_withheld && context.alt_svc(&generation.config).is_some();
-    let now = Instant::now();
-    if is_private || generation.config.http3.enabled {
-        let fallbacks = &context.shared.fallbacks;
-        fallbacks.over_tcp(remote.ip(), now, tells, fallback::longest(&generation.config));
-        fallbacks.count(now, &metrics.fallbacks);
-    }
-    if tells && let Some(news) = context.shared.offers.tell(remote.ip(), now) {
-        let told = ResultLabels { protocol, result: news.name() };
-        metrics.alt_svc_clients.get_or_create(&told).inc();
-    }
+    note_offer(&context, &generation, remote.ip(), protocol, tells);
     let (local, tcp, memory) = (context.local, (setup, sent), listed.budget.clone());
     let client = Client { remote, local, certificate, protocol, tcp, memory, cause: cause.clone() };
     let serving = async {
@@ -255,6 +247,19 @@ async fn connection(mut stream: TcpStream, remote: SocketAddr, context: Listener
         metrics.connection_errors.get_or_create(&ResultLabels { protocol, result }).inc();
     }
     metrics.connections.get_or_create(&label).dec();
+}
+
+/// Notes a client over TCP, and whether it is told of HTTP/3.
+fn note_offer(context: &ListenerContext, generation: &Generation, client: IpAddr, protocol: &'static str, tells: bool) {
+    let (now, shared) = (Instant::now(), &context.shared);
+    if protocol == "qmux" || generation.config.http3.enabled {
+        shared.fallbacks.over_tcp(client, now, tells, fallback::longest(&generation.config));
+        shared.fallbacks.count(now, &shared.metrics.fallbacks);
+    }
+    if tells && let Some(news) = shared.offers.tell(client, now) {
+        let told = ResultLabels { protocol, result: news.name() };
+        shared.metrics.alt_svc_clients.get_or_create(&told).inc();
+    }
 }
 
 /// Accepts TLS, on another thread where a signature may take its time.

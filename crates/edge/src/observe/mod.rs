@@ -11,5 +11,5 @@ pub(crate) use self::{
     entry::{Books, Entry},
     log::{AccessLog, Logs},
     traffic::{Direction, DropReason, Traffic},
-    trial::{SetupTime, take_part},
+    trial::take_part,
 };

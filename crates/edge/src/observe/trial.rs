@@ -1,10 +1,7 @@
 //! Request of a client that takes part in a trial: its time ends when the client has all of the response.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -16,22 +13,9 @@ use crate::{
     delivery::SentBytes,
     ending::Ending,
     peer::Peer,
+    setup_time::SetupTime,
     trial::{Assignment, NetworkType, ObservedRequest, Trials},
 };
-
-/// Time that the set-up of a connection has taken. It counts for the first request, which has waited for it.
-#[derive(Debug, Default)]
-pub(crate) struct SetupTime(AtomicU64);
-
-impl SetupTime {
-    pub(crate) fn new(time: Duration) -> Self {
-        Self(AtomicU64::new(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
-    }
-
-    fn take(&self) -> Duration {
-        Duration::from_nanos(self.0.swap(0, Relaxed))
-    }
-}
 
 /// Source of the set-up time and of the delivery of a request's response.
 enum Transport {
@@ -102,8 +86,15 @@ impl TrialEntry {
             return;
         }
         let Self { trials, assignment, network_type, is_quic, is_early, transport, delivered } = self;
+        let place = if ending == Ending::Complete {
+            let Some(place) = trials.awaits(&assignment) else { return };
+            Some(place)
+        } else {
+            None
+        };
         let note = move |seconds: Option<f64>| {
             trials.note(&assignment, &ObservedRequest { is_quic, network_type, seconds });
+            drop(place);
         };
         // Without a runtime the process ends.
         let (true, Some(transport), Ok(runtime)) = (ending == Ending::Complete, transport, Handle::try_current())

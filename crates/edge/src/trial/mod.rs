@@ -7,6 +7,7 @@
 //! Addresses count once they are validated: see `observe`, which notes requests here.
 
 mod assignment;
+mod awaited;
 mod network_type;
 mod record;
 
@@ -19,9 +20,12 @@ use std::{
 use serde_json::{Value, json};
 use tiderace::{ProcessBudget, transport::memory::ProcessCharge};
 
+pub(crate) use self::awaited::Awaited;
+use self::awaited::Awaiting;
 use self::record::{ClientRecord, RECORD_BYTES};
 pub use self::{
     assignment::{Arm, Assignment, Withholding},
+    awaited::AWAITED,
     network_type::NetworkType,
     record::{ObservedRequest, TIMES_KEPT},
 };
@@ -73,13 +77,14 @@ impl Trial {
 /// The trials of all policies. They outlive reloads: a policy is known by its name.
 pub struct Trials {
     trials: Mutex<BTreeMap<String, Trial>>,
+    awaiting: Arc<Awaiting>,
     memory: ProcessBudget,
 }
 
 impl Trials {
     /// `memory` is charged for the records.
     pub fn new(memory: &ProcessBudget) -> Arc<Self> {
-        Arc::new(Self { trials: Mutex::default(), memory: memory.clone() })
+        Arc::new(Self { trials: Mutex::default(), awaiting: Arc::default(), memory: memory.clone() })
     }
 
     fn trials(&self) -> MutexGuard<'_, BTreeMap<String, Trial>> {
@@ -100,6 +105,12 @@ impl Trials {
         if let Some(record) = trial.record(assignment) {
             record.note(assignment, request);
         }
+    }
+
+    /// Takes a place for a response whose delivery is awaited. `None` where the client has [`AWAITED`] of them: the request is left out, which is
+    /// no failure.
+    pub(crate) fn awaits(&self, assignment: &Assignment) -> Option<Awaited> {
+        self.awaiting.enter(assignment.client, &self.memory)
     }
 
     /// Forgets the policies that a new configuration does not have.
