@@ -126,7 +126,41 @@ impl TrialEntry {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use tiderace::ProcessBudget;
+    use tokio::{
+        io::AsyncWriteExt as _,
+        net::{TcpListener, TcpStream},
+        time::timeout,
+    };
+
     use super::*;
+    use crate::{
+        delivery::Counting,
+        trial::{AWAITED, Arm},
+    };
+
+    #[tokio::test]
+    async fn responses_that_nobody_acknowledges_wait_in_a_bounded_number() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut server = Counting::new(listener.accept().await.unwrap().0);
+        // More than the buffers of both ends take.
+        while let Ok(Ok(_)) = timeout(Duration::from_millis(200), server.write(&[7; 64 * 1024])).await {}
+        let memory = ProcessBudget::new(1 << 30);
+        let trials = Trials::new(&memory);
+        let (policy, client) = ("p".to_owned(), IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let assignment = Assignment { policy, share: 0.5, arm: Arm::Tcp, client, order: 0 };
+        for _ in 0..1_000 {
+            let transport = Transport::Tcp { setup: Arc::default(), sent: server.sent() };
+            let entry = |transport| {
+                TrialEntry::new(&trials, assignment.clone(), NetworkType::Unreported, (false, false), Some(transport))
+            };
+            entry(transport).end(Instant::now(), Ending::Complete);
+        }
+        assert!(memory.held() > 0 && memory.held() <= AWAITED as u64 * 1024, "{}", memory.held());
+    }
 
     #[test]
     fn the_first_request_alone_has_waited_for_the_set_up() {
