@@ -9,6 +9,9 @@ const PROPAGATION_SPAN: Duration = Duration::from_secs(15);
 /// RTT samples of which the smallest counts: a lost or late acknowledgement makes a sample longer, never shorter.
 const GROUP: u32 = 4;
 
+/// Propagation delay in nanoseconds at least: windows follow from its share of the RTT, which nothing has in nothing.
+const LEAST_PROPAGATION: u64 = 1_000;
+
 /// Delay differences in targets at which they are attributed to jitter partly, and mostly.
 const JITTER: (f64, f64) = (1.0, 2.0);
 /// Largest share of the target that jitter contributes.
@@ -197,7 +200,7 @@ impl Rounds {
         let round = Round {
             acked: self.acked,
             lost: self.lost,
-            propagation: seconds(propagation),
+            propagation: seconds(propagation.max(LEAST_PROPAGATION)),
             wait: seconds(self.mean.saturating_sub(propagation)),
             least_wait: seconds(self.least.saturating_sub(propagation)),
             floor: seconds(self.least.min(self.before[0]).min(self.before[1]).saturating_sub(propagation)),

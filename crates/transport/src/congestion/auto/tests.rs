@@ -291,6 +291,17 @@ fn a_flow_does_not_compete_with_those_that_have_stopped() {
 }
 
 #[test]
+fn a_path_without_delay_has_a_window() {
+    let mut path = Path { propagation: Duration::ZERO, rate: u64::MAX / 1_000_000_000_000, ..Path::new() };
+    for _ in 0..200 {
+        path.round();
+        path.now += Duration::from_millis(10);
+        assert!(path.auto.window() >= 2 * MTU, "{} in {:?}", path.auto.window(), path.states);
+    }
+    assert!(path.states.contains(&"probe_rtt"), "{:?}", path.states);
+}
+
+#[test]
 fn jitter_is_no_queue() {
     for delays in [&[0, 12][..], &[0, 6, 12, 18, 24, 18, 12, 6][..]] {
         let mut path = Path::new();
