@@ -4,7 +4,7 @@
 //! of a TCP connection, QUIC takes as much as its window. So that both are measured alike, a response ends with its last acknowledgement. QUIC
 //! tells when that is. A TCP socket is asked how much it has not had acknowledged.
 //!
-//! What HTTP/2 holds back because of the client's flow control counts as delivered when the rest is: the window of clients is larger than
+//! Data that HTTP/2 holds back because of the client's flow control counts as delivered when the rest is: the window of clients is larger than
 //! responses, as a rule.
 
 use std::{

@@ -62,9 +62,9 @@ impl<T> PerArm<T> {
 /// Reason for which arms are not comparable.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Doubt {
-    /// What was seen.
+    /// Observation that is in doubt.
     pub reason: String,
-    /// What to do.
+    /// Advice to the operator.
     pub hint: &'static str,
 }
 

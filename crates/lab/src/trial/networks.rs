@@ -22,9 +22,9 @@ const NAME_MAX: usize = 64;
 pub struct TableError {
     /// Number of the line, from 1.
     pub line: usize,
-    /// What was seen.
+    /// Fault of the line.
     pub message: String,
-    /// What to do.
+    /// Advice on how to write the line.
     pub hint: String,
 }
 

@@ -17,7 +17,7 @@ use crate::{
 
 /// Time that the commands of a document may take.
 const LIMIT: Duration = Duration::from_secs(1_800);
-/// What a document leaves running ends with it: the next one may need the same port.
+/// Commands that end the jobs of a document: the next one may need the same port.
 const END: &str = "for job in $(jobs -p); do kill $job || true; wait $job || true; done";
 /// Time of README.md's commands on two cores that do nothing else, the build included.
 const FIRST_USE: f64 = 600.0;
