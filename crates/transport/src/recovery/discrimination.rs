@@ -4,12 +4,16 @@
 //! without marks, and not too frequent has another cause, and a lower rate does not reduce it. The signs are taken from the packets sent
 //! next to the lost one, which met the same queue.
 //!
-//! A buffer or policer that is so small that it overflows without queueing delay deceives this test. Its loss counts as random up to the
-//! tolerance, which is the share that such a sender may cost other flows. So the tolerance is small, bounded, and off by default.
+//! The tolerance finds its own limit: where a queue stands (see [`StandingQueue`]) whose delay is not seen, because the flow began behind it
+//! or because its buffer is short, no more is passed over than the share of losses that came while the queue was empty.
+//!
+//! A buffer or policer that overflows without any queueing delay deceives both tests. Its loss counts as random up to the tolerance, which is
+//! the share that such a sender may cost other flows. So the tolerance is small, bounded, and off by default.
 
 use serde::{Deserialize, Serialize};
 use units::{Duration, Instant, Probability};
 
+use super::standing_queue::StandingQueue;
 use super::{OneWay, PathDirection, Rtt};
 
 /// The share of packets that may be lost without a reaction, as long as no queue builds; at most 15 %. Zero switches
@@ -71,6 +75,28 @@ const QUEUE_LEAST: Duration = Duration::from_millis(1);
 /// … and no more than anyone should have to wait.
 const QUEUE_MOST: Duration = Duration::from_millis(15);
 
+/// Packets over which the share of losses behind an empty queue is averaged.
+const EMPTY_SPAN: f64 = 512.0;
+/// Behind a queue that stands, losses are passed over up to this multiple of that share …
+const EMPTY_FACTOR: f64 = 1.5;
+/// … and this much: chance makes one span differ from the next.
+const EMPTY_SLACK: f64 = 0.005;
+
+/// Share of packets that are lost, as a moving average.
+#[derive(Clone, Copy, Debug, Default)]
+struct LossShare {
+    share: f64,
+    /// Packets that it is of, up to its span.
+    packets: f64,
+}
+
+impl LossShare {
+    fn add(&mut self, packets: f64, lost: f64, span: f64) {
+        self.packets = (self.packets + packets).min(span);
+        self.share += (lost / packets - self.share) * (packets / self.packets).min(1.0);
+    }
+}
+
 /// Owns the signs of congestion on one path.
 #[derive(Clone, Debug)]
 pub(crate) struct Discrimination {
@@ -81,21 +107,38 @@ pub(crate) struct Discrimination {
     /// Share of packets lost.
     lost: f64,
     marked_at: Option<Instant>,
+    standing: StandingQueue,
+    /// Losses while the queue was empty.
+    empty: LossShare,
+    /// Delay that counts as a queue, of the newest sample.
+    threshold: Duration,
 }
 
 impl Discrimination {
     /// State before the first loss; `None` without a tolerance.
     pub(crate) fn new(tolerance: LossTolerance) -> Option<Self> {
         let on = tolerance != LossTolerance::OFF;
-        on.then_some(Self { tolerance, waits: [Duration::ZERO; SAMPLES], next: 0, lost: 0.0, marked_at: None })
+        on.then_some(Self {
+            tolerance,
+            waits: [Duration::ZERO; SAMPLES],
+            next: 0,
+            lost: 0.0,
+            marked_at: None,
+            standing: StandingQueue::default(),
+            empty: LossShare::default(),
+            threshold: QUEUE_LEAST,
+        })
     }
 
     /// An acknowledgement or a timeout: packets newly acknowledged and lost.
     #[expect(clippy::cast_precision_loss, reason = "packets of one acknowledgement")]
     pub(super) fn on_packets(&mut self, acked: u64, lost: u64) {
-        let packets = (acked + lost) as f64;
+        let (packets, lost) = ((acked + lost) as f64, lost as f64);
         if packets > 0.0 {
-            self.lost += (lost as f64 / packets - self.lost) * (packets / SPAN).min(1.0);
+            self.lost += (lost / packets - self.lost) * (packets / SPAN).min(1.0);
+            if self.standing.is_empty(self.threshold) {
+                self.empty.add(packets, lost, EMPTY_SPAN);
+            }
         }
     }
 
@@ -110,6 +153,8 @@ impl Discrimination {
             // may forget a queue that stands; so the larger one is taken.
             wait = wait.min(forward.0.max(wait.saturating_sub(forward.1)));
         }
+        self.threshold = Self::threshold(min);
+        self.standing.on_rtt(min + wait);
         self.waits[self.next] = wait;
         self.next = (self.next + 1) % SAMPLES;
     }
@@ -143,8 +188,14 @@ impl Discrimination {
         let min = rtt.min()?;
         let wait = if growing { self.waits.into_iter().max().unwrap_or_default() } else { self.wait() };
         let marked = self.marked_at.is_some_and(|at| now < at + rtt.smoothed() * MARK_ROUNDS);
-        let congested = marked || wait > Self::threshold(min) || self.lost > self.tolerance.share();
+        let congested =
+            marked || wait > Self::threshold(min) || self.lost > self.tolerance.share() || self.exceeds_its_limit();
         (!congested).then(|| self.tolerance.share())
+    }
+
+    /// Whether more is lost behind a queue that stands than behind an empty one.
+    fn exceeds_its_limit(&self) -> bool {
+        self.lost > self.empty.share * EMPTY_FACTOR + EMPTY_SLACK && self.standing.stands(self.threshold)
     }
 }
 
@@ -223,6 +274,33 @@ mod tests {
         let mut path = tolerant(0.08);
         feedback(&mut path, 60, 40, MS);
         assert_eq!(path.cause(at(0), &rtt(MS), false), Cause::Congestion);
+    }
+
+    /// Samples at the top of their range, below the threshold: the flow began behind a queue, or its buffer is short.
+    fn behind_a_standing_queue(path: &mut Discrimination, batches: usize, lost: u64) {
+        for waits in [4, 4, 4, 1].iter().cycle().take(batches) {
+            feedback(path, 20 - lost, lost, *waits * MS);
+        }
+    }
+
+    #[test]
+    fn losses_behind_a_standing_queue_are_congestion() {
+        let mut path = tolerant(0.15);
+        behind_a_standing_queue(&mut path, 200, 1);
+        assert_eq!(path.cause(at(0), &rtt(4 * MS), false), Cause::Congestion);
+    }
+
+    #[test]
+    fn behind_a_standing_queue_random_loss_is_known_from_the_empty_one() {
+        let mut path = tolerant(0.15);
+        for waits in [0, 0, 0, 0, 0, 3].iter().cycle().take(200) {
+            feedback(&mut path, 19, 1, *waits * MS);
+        }
+        assert!((path.empty.share - 0.05).abs() < 0.01, "{:?}", path.empty);
+        behind_a_standing_queue(&mut path, 200, 1);
+        assert_eq!(path.cause(at(0), &rtt(4 * MS), false), Cause::Random, "no more is lost than without the queue");
+        behind_a_standing_queue(&mut path, 200, 2);
+        assert_eq!(path.cause(at(0), &rtt(4 * MS), false), Cause::Congestion, "twice as much is");
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod loss;
 mod one_way;
 mod reordering;
 mod rtt;
+mod standing_queue;
 #[cfg(test)]
 mod tests;
 mod timer;
