@@ -19,6 +19,7 @@ pub mod one_way;
 pub mod random_loss;
 pub mod shares;
 pub mod speed;
+pub mod tolerance;
 
 use core::{
     num::NonZeroUsize,

@@ -4,6 +4,7 @@ use anyhow::{Result, anyhow};
 use lab::reference::{
     Failed, Finding,
     auto::{self, Effort},
+    tolerance,
 };
 
 use super::{Case, Context, cold, regret::regret, row::Row, row::Target};
@@ -21,7 +22,11 @@ pub(crate) fn cases() -> Vec<Case> {
         ),
         case("alike", "flows of `auto` alone: 2 to 50 of them, and four with different round trips", alike),
         case("policer", "a policer at a twentieth of the line's rate, 1 and 4 flows", policer),
-        case("tolerance", "30 flows of CUBIC and of BBRv3 that pass over 15 % of random loss", tolerance),
+        case(
+            "tolerance",
+            "1, 20 and 30 flows that pass over 15 % of random loss, and CUBIC beside 8 of them",
+            random_loss_tolerance,
+        ),
         case("paths", "goodput, queue and loss of four controllers on eight paths, without targets", paths),
         case("regret", "what `auto` loses against the best fixed controller of each cell that is held out", regret),
         case("cost", "instructions of a sender per packet, beside CUBIC's; needs valgrind", cost),
@@ -67,9 +72,17 @@ fn policer(context: &Context) -> Result<Vec<Row>> {
     Ok(all)
 }
 
-fn tolerance(context: &Context) -> Result<Vec<Row>> {
-    let mut all = rows(auto::tolerant("cubic", effort(context)))?;
-    all.extend(rows(auto::tolerant("bbr3", effort(context)))?);
+fn random_loss_tolerance(context: &Context) -> Result<Vec<Row>> {
+    let mut all = Vec::new();
+    for controller in ["cubic", "bbr3"] {
+        all.extend(rows(tolerance::alone(controller, effort(context)).map(|finding| vec![finding]))?);
+        all.extend(rows(tolerance::alike(controller, effort(context)))?);
+        for buffer in [0.25, 1.0, 4.0] {
+            all.extend(rows(
+                tolerance::beside_cubic(controller, buffer, effort(context)).map(|finding| vec![finding]),
+            )?);
+        }
+    }
     Ok(all)
 }
 

@@ -1,12 +1,12 @@
 //! The controller `auto`: random loss, many flows, neighbours with CUBIC, policers, flows with different round-trip times.
 
-use transport::{Profile, recovery::LossTolerance};
+use transport::Profile;
 use units::{Bitrate, DataSize, Duration};
 
 use super::{
     Centre, Failed, Finding, TOLD, at_least, at_most, centre, finding,
     flows::{Flow, Outcome, Plan, run},
-    on_all_cores, random_loss,
+    on_all_cores,
 };
 use crate::stats::fairness::jain;
 
@@ -192,28 +192,6 @@ pub fn policer(count: usize, effort: Effort) -> Result<Vec<Finding>, Failed> {
     Ok(vec![
         finding(named("goodput / rate of the policer"), read(&runs, used)?, 0.9..=1.0, "", beside(read(&cubic, used)?)),
         finding(named("packets lost"), read(&runs, lost)?, at_most(2.0), "%", beside(read(&cubic, lost)?)),
-    ])
-}
-
-/// Thirty flows of one controller that pass over up to 15 % of random loss, on the path of the preset `production`: Jain's index and loss.
-///
-/// # Errors
-/// When a run cannot be used.
-pub fn tolerant(controller: &str, effort: Effort) -> Result<Vec<Finding>, Failed> {
-    let mut plan = plan(100, 20, 1.0, 0.001, effort);
-    plan.up.loss = plan.down.loss.clone();
-    let profile = random_loss::profile(controller, LossTolerance::MOST)?;
-    let runs = on_all_cores(effort.seeds, |index| {
-        let mut flows = flows(&[controller; 30], index)?;
-        for flow in &mut flows {
-            flow.profile = profile.clone();
-        }
-        run(&plan, &flows, index + 1)
-    })?;
-    let path = format!("30 x {controller}, tolerance 15 %; 100 Mbit/s, 20 ms, 1 BDP, 0.1 % i.i.d. loss each way");
-    Ok(vec![
-        finding(format!("Jain's index; {path}"), read(&runs, fairness)?, 0.95..=1.0, "", effort.to_string()),
-        finding(format!("packets lost; {path}"), read(&runs, lost)?, TOLD, "%", effort.to_string()),
     ])
 }
 
