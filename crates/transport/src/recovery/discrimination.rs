@@ -82,18 +82,14 @@ const EMPTY_FACTOR: f64 = 1.5;
 /// … and this much: chance makes one span differ from the next.
 const EMPTY_SLACK: f64 = 0.005;
 
-/// Share of packets that are lost, as a moving average.
+/// Share of packets that are lost, as a moving average over a number of packets. It begins at zero: few packets are no evidence of random
+/// loss.
 #[derive(Clone, Copy, Debug, Default)]
-struct LossShare {
-    share: f64,
-    /// Packets that it is of, up to its span.
-    packets: f64,
-}
+struct LossShare(f64);
 
 impl LossShare {
     fn add(&mut self, packets: f64, lost: f64, span: f64) {
-        self.packets = (self.packets + packets).min(span);
-        self.share += (lost / packets - self.share) * (packets / self.packets).min(1.0);
+        self.0 += (lost / packets - self.0) * (packets / span).min(1.0);
     }
 }
 
@@ -104,8 +100,7 @@ pub(crate) struct Discrimination {
     /// Time for which packets waited, from the last samples of the RTT.
     waits: [Duration; SAMPLES],
     next: usize,
-    /// Share of packets lost.
-    lost: f64,
+    lost: LossShare,
     marked_at: Option<Instant>,
     standing: StandingQueue,
     /// Losses while the queue was empty.
@@ -122,7 +117,7 @@ impl Discrimination {
             tolerance,
             waits: [Duration::ZERO; SAMPLES],
             next: 0,
-            lost: 0.0,
+            lost: LossShare::default(),
             marked_at: None,
             standing: StandingQueue::default(),
             empty: LossShare::default(),
@@ -135,7 +130,7 @@ impl Discrimination {
     pub(super) fn on_packets(&mut self, acked: u64, lost: u64) {
         let (packets, lost) = ((acked + lost) as f64, lost as f64);
         if packets > 0.0 {
-            self.lost += (lost / packets - self.lost) * (packets / SPAN).min(1.0);
+            self.lost.add(packets, lost, SPAN);
             if self.standing.is_empty(self.threshold) {
                 self.empty.add(packets, lost, EMPTY_SPAN);
             }
@@ -189,13 +184,13 @@ impl Discrimination {
         let wait = if growing { self.waits.into_iter().max().unwrap_or_default() } else { self.wait() };
         let marked = self.marked_at.is_some_and(|at| now < at + rtt.smoothed() * MARK_ROUNDS);
         let congested =
-            marked || wait > Self::threshold(min) || self.lost > self.tolerance.share() || self.exceeds_its_limit();
+            marked || wait > Self::threshold(min) || self.lost.0 > self.tolerance.share() || self.exceeds_its_limit();
         (!congested).then(|| self.tolerance.share())
     }
 
     /// Whether more is lost behind a queue that stands than behind an empty one.
     fn exceeds_its_limit(&self) -> bool {
-        self.lost > self.empty.share * EMPTY_FACTOR + EMPTY_SLACK && self.standing.stands(self.threshold)
+        self.lost.0 > self.empty.0 * EMPTY_FACTOR + EMPTY_SLACK && self.standing.stands(self.threshold)
     }
 }
 
@@ -242,7 +237,7 @@ mod tests {
         for _ in 0..100 {
             feedback(&mut path, 19, 1, 2 * MS);
         }
-        assert!((path.lost - 0.05).abs() < 0.01);
+        assert!((path.lost.0 - 0.05).abs() < 0.01);
         assert_eq!(path.cause(at(0), &rtt(2 * MS), false), Cause::Random);
     }
 
@@ -296,7 +291,7 @@ mod tests {
         for waits in [0, 0, 0, 0, 0, 3].iter().cycle().take(200) {
             feedback(&mut path, 19, 1, *waits * MS);
         }
-        assert!((path.empty.share - 0.05).abs() < 0.01, "{:?}", path.empty);
+        assert!((path.empty.0 - 0.05).abs() < 0.01, "{:?}", path.empty);
         behind_a_standing_queue(&mut path, 200, 1);
         assert_eq!(path.cause(at(0), &rtt(4 * MS), false), Cause::Random, "no more is lost than without the queue");
         behind_a_standing_queue(&mut path, 200, 2);

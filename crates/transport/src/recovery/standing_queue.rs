@@ -15,8 +15,9 @@ const MEAN: u32 = 64;
 const RANGE_SHARE: f64 = 0.25;
 /// Position from which on a queue stands …
 const HIGH: f64 = 0.6;
-/// … and below which it is empty.
+/// … and below which it is empty, if the latest sample lies in the lower half.
 const LOW: f64 = 0.25;
+const MIDDLE: f64 = 0.5;
 
 /// Smallest and largest sample, in seconds.
 #[derive(Clone, Copy, Debug)]
@@ -44,8 +45,9 @@ pub(super) struct StandingQueue {
     newest: u32,
     /// Samples that the mean is of, up to [`MEAN`].
     averaged: u32,
-    /// In seconds.
+    /// In seconds, as is the latest sample.
     mean: f64,
+    latest: f64,
 }
 
 impl StandingQueue {
@@ -57,27 +59,29 @@ impl StandingQueue {
         self.ranges = Some(if self.newest == SPAN { [one, newest] } else { [newest.with(one), before] });
         self.newest = if self.newest == SPAN { 1 } else { self.newest + 1 };
         self.averaged = (self.averaged + 1).min(MEAN);
+        self.latest = sample;
         self.mean += (sample - self.mean) / f64::from(self.averaged);
     }
 
-    /// Mean position of the samples within their range, from 0 to 1. `None` where it says nothing: after few samples, or within a range
-    /// that is short beside the delay that counts as a queue.
-    fn position(&self, threshold: Duration) -> Option<f64> {
+    /// Positions of the mean and of the latest sample within the range, from 0 to 1. `None` where they say nothing: after few samples, or
+    /// within a range that is short beside the delay that counts as a queue.
+    fn positions(&self, threshold: Duration) -> Option<(f64, f64)> {
         let [newest, before] = self.ranges?;
         let range = newest.with(before);
         let width = range.high - range.low;
         let told = self.averaged == MEAN && width > 0.0 && width >= threshold.as_secs_f64() * RANGE_SHARE;
-        told.then(|| (self.mean - range.low) / width)
+        told.then(|| ((self.mean - range.low) / width, (self.latest - range.low) / width))
     }
 
     /// Whether a queue stands.
     pub(super) fn stands(&self, threshold: Duration) -> bool {
-        self.position(threshold).is_some_and(|position| position > HIGH)
+        self.positions(threshold).is_some_and(|(mean, _)| mean > HIGH)
     }
 
-    /// Whether the queue is known to be empty most of the time.
+    /// Whether the queue is known to be empty: most of the time, and now. A flow that probes for bandwidth behind a short buffer has an empty
+    /// queue most of the time, and its losses in the moments when it is full.
     pub(super) fn is_empty(&self, threshold: Duration) -> bool {
-        self.position(threshold).is_some_and(|position| position < LOW)
+        self.positions(threshold).is_some_and(|(mean, latest)| mean < LOW && latest < MIDDLE)
     }
 }
 
@@ -106,6 +110,13 @@ mod tests {
     fn an_empty_queue_lies_at_the_bottom() {
         let queue = after(&[0, 1, 0, 2, 0, 20, 0, 1], 200);
         assert!(!queue.stands(THRESHOLD) && queue.is_empty(THRESHOLD));
+    }
+
+    #[test]
+    fn a_queue_that_fills_now_and_then_is_empty_between() {
+        let samples = [0, 0, 1, 0, 0, 0, 1, 0, 0, 30];
+        assert!(after(&samples, 209).is_empty(THRESHOLD));
+        assert!(!after(&samples, 210).is_empty(THRESHOLD), "it is full now");
     }
 
     #[test]
