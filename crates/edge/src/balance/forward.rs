@@ -63,7 +63,14 @@ impl Outbox {
     }
 
     /// Adds a datagram, to the send before where that is for the same connection.
-    fn push(&mut self, to: SocketAddr, from: Option<IpAddr>, ecn: Option<EcnCodepoint>, header: &[u8], payload: &[u8]) {
+    pub(crate) fn push(
+        &mut self,
+        to: SocketAddr,
+        from: Option<IpAddr>,
+        ecn: Option<EcnCodepoint>,
+        header: &[u8],
+        payload: &[u8],
+    ) {
         let len = header.len() + payload.len();
         let most = self.most;
         let bytes = &self.bytes;

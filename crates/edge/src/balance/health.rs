@@ -5,12 +5,16 @@ use std::{
     collections::HashMap,
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
     time::Duration,
 };
 
+use tiderace::transport::quic_lb::ServerId;
 use tokio::{net::UdpSocket, time::Instant};
 
-use super::table::{Health, Table};
 use crate::keys;
 
 /// A version of the pattern that is reserved for this (RFC 9000 §15).
@@ -19,6 +23,55 @@ const RESERVED_MASK: u32 = 0x0f0f_0f0f;
 const RESERVED: u32 = 0x0a0a_0a0a;
 /// Least size of a first packet (RFC 9000 §14.1).
 const LEN: usize = 1_200;
+
+/// State of a machine by its answers to health checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// Machine that offers versions of QUIC, or has not been asked yet.
+    Up,
+    /// Machine that answers and offers no version: new connections go elsewhere.
+    Closing,
+    /// Machine that does not answer.
+    Down,
+}
+
+impl Health {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Closing => "closing",
+            Self::Down => "down",
+        }
+    }
+}
+
+/// State of a machine that its health checks and others share. Machines of consecutive configurations may have the same one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HealthState(Arc<AtomicU8>);
+
+impl HealthState {
+    pub(crate) fn get(&self) -> Health {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Health::Up,
+            1 => Health::Closing,
+            _ => Health::Down,
+        }
+    }
+
+    /// Notes what a health check has shown; returns the state before.
+    pub(crate) fn set(&self, health: Health) -> Health {
+        let before = self.get();
+        self.0.store(health as u8, Ordering::Relaxed);
+        before
+    }
+}
+
+/// Machine that is asked.
+pub(crate) trait Asked {
+    fn server_id(&self) -> ServerId;
+    fn address(&self) -> SocketAddr;
+    fn state(&self) -> &HealthState;
+}
 
 /// Question for a machine.
 struct Question {
@@ -58,8 +111,8 @@ fn answer(packet: &[u8]) -> Option<([u8; 8], bool)> {
 struct Sockets([Option<UdpSocket>; 2]);
 
 impl Sockets {
-    async fn open(table: &Table) -> Self {
-        let needs = |is_v4: bool| table.machines().iter().any(|machine| machine.address.is_ipv4() == is_v4);
+    async fn open(machines: &[impl Asked]) -> Self {
+        let needs = |is_v4: bool| machines.iter().any(|machine| machine.address().is_ipv4() == is_v4);
         let open = async |any: SocketAddr| match UdpSocket::bind(any).await {
             Ok(socket) => Some(socket),
             Err(error) => {
@@ -89,24 +142,25 @@ impl Sockets {
 }
 
 /// Asks the machines repeatedly. Does not end.
-pub(super) async fn check(table: &Table, interval: Duration, failures: u32) {
-    let sockets = Sockets::open(table).await;
+pub(crate) async fn check(machines: &[impl Asked], interval: Duration, failures: u32) {
+    let sockets = Sockets::open(machines).await;
     let mut questions: HashMap<SocketAddr, Question> = HashMap::new();
     let mut buffers = [[0; 2_048]; 2];
     loop {
-        for machine in table.machines() {
+        for machine in machines {
+            let address = machine.address();
             let Ok(id) = keys::random() else { continue };
-            let unanswered = questions.get(&machine.address).map_or(0, |question| match question.is_answered {
+            let unanswered = questions.get(&address).map_or(0, |question| match question.is_answered {
                 true => 0,
                 false => question.failures + 1,
             });
             if unanswered >= failures {
                 note(machine, Health::Down);
             }
-            questions.insert(machine.address, Question { id, is_answered: false, failures: unanswered });
-            if let Some(socket) = sockets.of(machine.address) {
+            questions.insert(address, Question { id, is_answered: false, failures: unanswered });
+            if let Some(socket) = sockets.of(address) {
                 // A question that does not leave has no answer either.
-                let _ = socket.send_to(&question(id), machine.address).await;
+                let _ = socket.send_to(&question(id), address).await;
             }
         }
         let next = Instant::now() + interval;
@@ -124,24 +178,26 @@ pub(super) async fn check(table: &Table, interval: Duration, failures: u32) {
             let Some((id, offers)) = answer(&buffers[family][..len]) else { continue };
             let Some(question) = questions.get_mut(&from).filter(|question| question.id == id) else { continue };
             (question.is_answered, question.failures) = (true, 0);
-            if let Some(machine) = table.machines().iter().find(|machine| machine.address == from) {
+            if let Some(machine) = machines.iter().find(|machine| machine.address() == from) {
                 note(machine, if offers { Health::Up } else { Health::Closing });
             }
         }
     }
 }
 
-fn note(machine: &super::table::Machine, health: Health) {
-    if machine.set_health(health) != health {
-        let super::table::Machine { server_id, address, .. } = machine;
-        tracing::warn!("machine {server_id} at {address} is {}", health.name());
+fn note(machine: &impl Asked, health: Health) {
+    if machine.state().set(health) != health {
+        tracing::warn!("machine {} at {} is {}", machine.server_id(), machine.address(), health.name());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::balance::config::{Resolved, ResolvedMachine};
+    use crate::balance::{
+        config::{Resolved, ResolvedMachine},
+        table::Table,
+    };
 
     /// Version Negotiation of a server with these versions.
     fn negotiation(question: &[u8], versions: &[u32]) -> Vec<u8> {
@@ -188,7 +244,7 @@ mod tests {
         let table = std::sync::Arc::new(Table::new(&Resolved::of(machines), None));
         let checks = tokio::spawn({
             let table = table.clone();
-            async move { check(&table, Duration::from_millis(50), 2).await }
+            async move { check(table.machines(), Duration::from_millis(50), 2).await }
         });
         becomes(&table, 1, Health::Down).await;
         becomes(&table, 0, Health::Down).await;

@@ -7,7 +7,8 @@ use tokio::{net::TcpListener, task::JoinHandle};
 use super::{
     Shared,
     counters::{Counters, get},
-    table::{Health, Table},
+    health::Health,
+    table::Table,
 };
 use crate::metrics::service;
 
@@ -92,7 +93,7 @@ fn text(table: &Table, counters: &Counters) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::health::Asked, *};
     use crate::balance::config::{Resolved, ResolvedMachine};
 
     #[test]
@@ -103,7 +104,7 @@ mod tests {
             drains: true,
         };
         let table = Table::new(&Resolved::of(vec![machine]), None);
-        table.machines()[0].set_health(Health::Closing);
+        table.machines()[0].state().set(Health::Closing);
         let text = text(&table, &Counters::default());
         assert!(text.ends_with("# EOF\n"));
         for line in [

@@ -1,15 +1,16 @@
 //! `tiderace balance`: spreads datagrams and connections over machines that serve one address, and keeps nothing of the clients of
 //! datagrams.
 //!
-//! The files in the order in which a datagram meets them: `config` says what there is; `worker` reads; `table` chooses the machine, which is a function of the packet, its address and the state of the
+//! The files in the order in which a datagram meets them: `config` says what there is; `worker` reads from a `port`; `table` chooses the machine, which is a function of the packet, its address and the state of the
 //! machines; `forward` puts a header with the client's address in front, or takes it off an answer; `health` knows which machines
 //! answer. Connections are accepted by `tcp`, and carried by `relay`. `counters` and `metrics` say what came of it all.
 
 mod config;
-mod counters;
-mod forward;
-mod health;
+pub(crate) mod counters;
+pub(crate) mod forward;
+pub(crate) mod health;
 mod metrics;
+pub(crate) mod port;
 pub mod reference;
 mod relay;
 mod table;
@@ -269,7 +270,7 @@ fn ask(shared: &Arc<Shared>, config: &Resolved) -> tokio::task::JoinHandle<()> {
     let (shared, interval, failures) = (shared.clone(), config.interval, config.failures);
     tokio::spawn(async move {
         if let Some(interval) = interval {
-            health::check(&shared.table(), interval, failures).await;
+            health::check(shared.table().machines(), interval, failures).await;
         }
     })
 }

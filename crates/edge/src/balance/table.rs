@@ -4,10 +4,7 @@
 use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
-    sync::{
-        Arc,
-        atomic::{AtomicU8, Ordering},
-    },
+    sync::Arc,
 };
 
 use aws_lc_rs::cipher::{AES_128, EncryptingKey, UnboundCipherKey};
@@ -16,31 +13,11 @@ use tiderace::transport::quic_lb::{QuicLb, ServerId, config_id};
 use super::{
     config::{Affinity, Resolved, TcpSettings},
     counters::MachineCounters,
+    health::{Asked, Health, HealthState},
 };
 
 /// Configurations of connection IDs that there may be.
 const CONFIGS: usize = 7;
-
-/// State of a machine by its answers to health checks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Health {
-    /// Machine that offers versions of QUIC, or has not been asked yet.
-    Up,
-    /// Machine that answers and offers no version: new connections go elsewhere.
-    Closing,
-    /// Machine that does not answer.
-    Down,
-}
-
-impl Health {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Up => "up",
-            Self::Closing => "closing",
-            Self::Down => "down",
-        }
-    }
-}
 
 /// A machine that serves.
 #[derive(Debug)]
@@ -51,28 +28,31 @@ pub(crate) struct Machine {
     /// Hash that orders the machines for a client.
     weight: u64,
     /// Shared with the machine of the configuration before, as the counters are.
-    health: Arc<AtomicU8>,
+    health: HealthState,
     pub(crate) counters: Arc<MachineCounters>,
 }
 
 impl Machine {
     pub(crate) fn health(&self) -> Health {
-        match self.health.load(Ordering::Relaxed) {
-            0 => Health::Up,
-            1 => Health::Closing,
-            _ => Health::Down,
-        }
-    }
-
-    /// Notes what a health check has shown; returns the state before.
-    pub(crate) fn set_health(&self, health: Health) -> Health {
-        let before = self.health();
-        self.health.store(health as u8, Ordering::Relaxed);
-        before
+        self.health.get()
     }
 
     fn takes_new(&self) -> bool {
         !self.drains && self.health() == Health::Up
+    }
+}
+
+impl Asked for Machine {
+    fn server_id(&self) -> ServerId {
+        self.server_id
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn state(&self) -> &HealthState {
+        &self.health
     }
 }
 
@@ -402,17 +382,17 @@ mod tests {
         let client = "198.51.100.1:5000".parse().unwrap();
         let machine = |table: &Table, packet: &[u8]| table.flow(client).choose(packet).unwrap().machine;
         assert_eq!(machine(&table, &packet), 2);
-        table.machines()[2].set_health(Health::Closing);
+        table.machines()[2].state().set(Health::Closing);
         assert_eq!(machine(&table, &packet), 2);
-        table.machines()[2].set_health(Health::Down);
+        table.machines()[2].state().set(Health::Down);
         assert_ne!(machine(&table, &packet), 2);
         assert_eq!(Table::new(&config, Some(&table)).machines()[2].health(), Health::Down, "health outlives a reload");
 
         for other in table.machines() {
-            other.set_health(Health::Down);
+            other.state().set(Health::Down);
         }
         assert!(machine(&table, &long(&[5; 8])) < 3, "when none answers, one gets it all the same");
-        table.machines()[2].set_health(Health::Up);
+        table.machines()[2].state().set(Health::Up);
         assert_eq!(machine(&table, &long(&[5; 8])), 2, "one that drains is better than one that does not answer");
     }
 
@@ -472,7 +452,7 @@ mod tests {
         assert!(first < 2 && second < 2 && first != second);
         assert_eq!(table.for_connection(client, &[first, second]), Some(2), "one that drains is the last");
         assert_eq!(table.for_connection(client, &[0, 1, 2]), None);
-        table.machines()[first].set_health(Health::Closing);
+        table.machines()[first].state().set(Health::Closing);
         assert_eq!(table.for_connection(client, &[]), Some(second));
     }
 }

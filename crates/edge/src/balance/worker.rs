@@ -2,32 +2,26 @@
 //! a machine answers comes back to the thread that has asked, and leaves from the socket that the client has sent to.
 
 use std::{
-    io::{self, IoSliceMut},
+    io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
     thread::JoinHandle,
 };
 
-use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
+use quinn_udp::RecvMeta;
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::{io::Interest, net::UdpSocket, sync::oneshot};
+use tokio::sync::oneshot;
 
 use super::{
     Shared,
     counters::add,
-    forward::{Outbox, Outgoing, Read, to_clients, to_machines},
+    forward::{Outbox, Read, to_clients, to_machines},
+    port::{BATCH, BUFFER, Port, open, prepared},
     tcp,
 };
 
-/// Reads per system call at most.
-const BATCH: usize = 8;
-/// A read with GRO returns up to this many bytes.
-const BUFFER: usize = 64 * 1024;
 /// System calls before the other direction gets its turn.
 const CALLS_PER_TURN: usize = 16;
-/// Socket buffer asked of the kernel, in bytes.
-const SOCKET_BUFFER: usize = 8 * 1024 * 1024;
-
 /// Sockets of a thread for one address.
 pub(super) struct Sockets {
     udp: std::net::UdpSocket,
@@ -78,25 +72,6 @@ fn bind(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
     prepared(socket)
 }
 
-/// A socket for the machines of an address family; `None` where the system has none.
-fn open(any: IpAddr) -> Option<std::net::UdpSocket> {
-    let address = SocketAddr::new(any, 0);
-    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP)).ok()?;
-    if any.is_ipv6() {
-        socket.set_only_v6(true).ok()?;
-    }
-    socket.bind(&address.into()).ok()?;
-    prepared(socket).ok()
-}
-
-fn prepared(socket: Socket) -> io::Result<std::net::UdpSocket> {
-    socket.set_nonblocking(true)?;
-    // Within the administrator's limit the kernel grants what it can.
-    let _ = socket.set_recv_buffer_size(SOCKET_BUFFER);
-    let _ = socket.set_send_buffer_size(SOCKET_BUFFER);
-    Ok(socket.into())
-}
-
 impl Worker {
     /// Starts a thread with these sockets for clients.
     pub(super) fn start(number: usize, sockets: Vec<Sockets>, shared: &Arc<Shared>) -> io::Result<Self> {
@@ -127,45 +102,6 @@ impl Drop for Worker {
             // A thread that has panicked has said so.
             let _ = thread.join();
         }
-    }
-}
-
-/// A socket with its capabilities.
-struct Port {
-    socket: UdpSocket,
-    state: UdpSocketState,
-    local: SocketAddr,
-}
-
-impl Port {
-    fn new(socket: std::net::UdpSocket) -> io::Result<Self> {
-        let (state, local) = (UdpSocketState::new(UdpSockRef::from(&socket))?, socket.local_addr()?);
-        Ok(Self { socket: UdpSocket::from_std(socket)?, state, local })
-    }
-
-    async fn receive(&self, buffers: &mut [Vec<u8>; BATCH], metas: &mut [RecvMeta; BATCH]) -> io::Result<usize> {
-        let mut free = buffers.iter_mut();
-        let mut slices: [IoSliceMut<'_>; BATCH] =
-            std::array::from_fn(|_| IoSliceMut::new(free.next().expect("as many as there are")));
-        let read = || self.state.recv(UdpSockRef::from(&self.socket), &mut slices, metas);
-        self.socket.async_io(Interest::READABLE, read).await
-    }
-
-    async fn send(&self, out: &Outgoing, contents: &[u8]) -> io::Result<()> {
-        let destination = match (out.to.ip(), self.local) {
-            // A socket of both families has addresses of IPv4 in this form.
-            (IpAddr::V4(ip), SocketAddr::V6(_)) => SocketAddr::new(ip.to_ipv6_mapped().into(), out.to.port()),
-            _ => out.to,
-        };
-        let transmit = quinn_udp::Transmit {
-            destination,
-            ecn: out.ecn,
-            contents,
-            segment_size: (out.segments > 1).then_some(out.segment_size),
-            src_ip: out.from,
-        };
-        let send = || self.state.try_send(UdpSockRef::from(&self.socket), &transmit);
-        self.socket.async_io(Interest::WRITABLE, send).await
     }
 }
 
