@@ -59,7 +59,7 @@ mod udp;
 pub use acks::Ecn;
 pub use books::{Book, Imbalance};
 pub use cid::{
-    ConnectionIdGenerator, GenerationIds, IdGeneration, RoutableConfig, RoutableError, RoutableIds, ShardedIds,
+    ConnectionIdGenerator, GenerationIds, Holder, IdGeneration, RoutableConfig, RoutableError, RoutableIds, ShardedIds,
 };
 pub use config::{
     ClientConfig, ConnectError, EndpointConfig, PreferredAddresses, ProfileChooser, RetryPolicy, ServerConfig,
@@ -67,7 +67,7 @@ pub use config::{
 pub use connection::Connection;
 pub use endpoint::{
     AttemptEvent, AttemptLog, Carried, DirectionBooks, Endpoint, EndpointBooks, EndpointStats, Handle, HandshakeWaker,
-    SiblingShard, Siblings, TlsDone, TlsStep,
+    Machines, SiblingShard, Siblings, TlsDone, TlsStep,
 };
 pub use error::{Code, MigrateError, TransportError};
 pub use events::{CloseReason, Event};

@@ -4,6 +4,17 @@ use rand_core::RngCore;
 use units::{RandomStream, Seed};
 use wire::ConnectionId;
 
+use crate::quic_lb::ServerId;
+
+/// Machine that holds a connection, by an ID of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Server ID of the machine.
+    pub server_id: ServerId,
+    /// Byte that is equal for all IDs of the connection: the shard that the machine made them for.
+    pub hint: u8,
+}
+
 /// Makes connection IDs and reads back which shard of the endpoint an ID belongs to.
 ///
 /// The shard is in the clear beside the part that may be encrypted: the kernel's classic packet filter, which selects the socket of a
@@ -26,6 +37,11 @@ pub trait ConnectionIdGenerator: Send {
 
     /// The generation of the process that made `id`; `None` when the layout names none, or no process with the same key made it.
     fn generation_of(&self, _id: &[u8]) -> Option<u8> {
+        None
+    }
+
+    /// The holder of an ID that another machine has made; `None` for an ID of this machine, and when the layout names no machines.
+    fn holder_of(&self, _id: &[u8]) -> Option<Holder> {
         None
     }
 

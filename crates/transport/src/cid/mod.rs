@@ -7,7 +7,7 @@ mod remote;
 mod routable;
 
 pub use generation::{GenerationIds, IdGeneration};
-pub use generator::{ConnectionIdGenerator, ShardedIds};
+pub use generator::{ConnectionIdGenerator, Holder, ShardedIds};
 pub(crate) use local::LocalIds;
 pub(crate) use remote::{ACTIVE_LIMIT, RemoteIds};
 pub use routable::{RoutableConfig, RoutableError, RoutableIds};

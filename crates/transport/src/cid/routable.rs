@@ -7,7 +7,7 @@ use rand_core::RngCore;
 use units::{RandomStream, Seed};
 use wire::ConnectionId;
 
-use super::ConnectionIdGenerator;
+use super::{ConnectionIdGenerator, Holder};
 use crate::quic_lb::{Decoded, QuicLb, QuicLbError, QuicLbParameters, ServerId};
 
 /// Bytes of the nonce that name shard and generation.
@@ -139,6 +139,14 @@ impl ConnectionIdGenerator for RoutableIds {
         self.own(id).map(|decoded| decoded.nonce()[1])
     }
 
+    fn holder_of(&self, id: &[u8]) -> Option<Holder> {
+        if id.len() != self.codec.id_len() {
+            return None;
+        }
+        let decoded = self.codec.decode(id).filter(|decoded| decoded.server_id() != self.config.server_id)?;
+        Some(Holder { server_id: decoded.server_id(), hint: decoded.nonce()[0] })
+    }
+
     fn for_shard(&self, shard: u8) -> Option<Box<dyn ConnectionIdGenerator>> {
         let seed = self.seed.child("shard", shard.into());
         Some(Box::new(Self::new(shard, self.generation, self.config, &seed).ok()?))
@@ -176,6 +184,22 @@ mod tests {
     }
 
     #[test]
+    fn an_id_of_another_machine_names_its_holder() {
+        let (mut own, mut other) = (ids("0a01", 1, 1), ids("0a02", 9, 1));
+        let holder = Holder { server_id: "0a02".parse().unwrap(), hint: 4 };
+        assert_eq!(own.holder_of(&other.generate()), Some(holder));
+        let id = own.generate();
+        assert_eq!(own.holder_of(&id), None);
+        // Another configuration is not read.
+        let other_config = RoutableConfig {
+            parameters: QuicLbParameters { config_id: 4, ..own.config.parameters },
+            server_id: "0a02".parse().unwrap(),
+        };
+        let mut unread = RoutableIds::new(4, 1, other_config, &Seed::from_number(7)).unwrap();
+        assert_eq!(own.holder_of(&unread.generate()), None);
+    }
+
+    #[test]
     fn ids_of_others_and_made_up_ones_name_nobody_here() {
         let mut own = ids("0a01", 1, 1);
         let id = own.generate();
@@ -190,7 +214,7 @@ mod tests {
             assert_eq!(own.generation_of(&other), None, "byte {place}");
         }
         for len in 0..id.len() {
-            assert_eq!(own.shard_of(&id[..len]), None);
+            assert_eq!((own.shard_of(&id[..len]), own.holder_of(&id[..len])), (None, None));
         }
         assert_eq!(own.shard_place(), None, "nothing is in the clear");
     }

@@ -9,6 +9,7 @@ mod attempts;
 mod books;
 mod closed;
 mod early;
+mod machines;
 mod misrouted;
 mod pending;
 mod relief;
@@ -31,16 +32,17 @@ use wire::{ConnectionId, Header, LongType, ResetToken, Side};
 
 pub use self::attempts::{AttemptEvent, AttemptLog};
 pub use self::books::{Carried, DirectionBooks, EndpointBooks};
+pub use self::machines::Machines;
 pub use self::pending::HandshakeWaker;
 pub use self::siblings::{SiblingShard, Siblings};
 pub use self::stats::EndpointStats;
 pub use self::tls_steps::{TlsDone, TlsStep};
 use self::{
-    admission::FirstPacket, closed::ClosedConnections, early::EarlyPackets, misrouted::Misrouted, relief::Relief,
-    routes::Routes, siblings::Foreign, stateless::Stateless, tls_steps::StepQueue,
+    admission::FirstPacket, closed::ClosedConnections, early::EarlyPackets, machines::Elsewhere, misrouted::Misrouted,
+    relief::Relief, routes::Routes, siblings::Foreign, stateless::Stateless, tls_steps::StepQueue,
 };
 use crate::{
-    cid::ConnectionIdGenerator,
+    cid::{ConnectionIdGenerator, Holder},
     config::{ClientConfig, ConnectError, EndpointConfig, ServerConfig},
     connection::{Connection, Setup},
     events::{CloseReason, Event},
@@ -64,6 +66,8 @@ enum Target {
     Shard(u8),
     /// An endpoint of another process that serves the same address.
     Sibling(SiblingShard),
+    /// Another machine that serves the same address.
+    Machine(Holder),
     Nobody,
 }
 
@@ -110,6 +114,7 @@ pub struct Endpoint {
     handshake_waker: Option<Arc<dyn HandshakeWaker>>,
     misrouted: Misrouted,
     foreign: Foreign,
+    elsewhere: Elsewhere,
     /// Number of connection attempts, those of forged packets included: each has a separate seed.
     setups: u64,
     stats: EndpointStats,
@@ -150,6 +155,7 @@ impl Endpoint {
             handshake_waker: None,
             misrouted: Misrouted::default(),
             foreign: Foreign::default(),
+            elsewhere: Elsewhere::default(),
             setups: 0,
             stats: EndpointStats::default(),
             ledger: books::Ledger::default(),
@@ -279,6 +285,12 @@ impl Endpoint {
                         self.hand_to_sibling(shard, part);
                     }
                 }
+                Target::Machine(holder) => {
+                    self.ledger.on_stateless_received(part.payload.len(), segment);
+                    if !self.take_reset(now, &part) {
+                        self.send_elsewhere(holder, part);
+                    }
+                }
                 Target::Nobody => {
                     self.ledger.on_stateless_received(part.payload.len(), segment);
                     self.handle_unrouted(now, part, buffer);
@@ -301,7 +313,8 @@ impl Endpoint {
             Some(index) => Target::Connection(index),
             None => self.sibling_of(payload, id).unwrap_or_else(|| match self.ids.shard_of(id) {
                 Some(shard) if self.misrouted.is_other(shard) => Target::Shard(shard),
-                _ => Target::Nobody,
+                Some(_) => Target::Nobody,
+                None => self.machine_of(id).unwrap_or(Target::Nobody),
             }),
         }
     }
