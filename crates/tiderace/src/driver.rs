@@ -22,6 +22,7 @@ use wire::ProxyHeader;
 use crate::siblings::{Handed, Inbox};
 use crate::{
     load_balancers::LoadBalancers,
+    machines,
     pending::Pending,
     shards::ShardLink,
     shared::{Shared, State},
@@ -104,6 +105,16 @@ impl Driver {
         }
     }
 
+    /// Load balancers that name clients.
+    pub(crate) fn balancers(&self) -> Option<&LoadBalancers> {
+        self.socket.balancers.as_ref()
+    }
+
+    /// Number of the shard.
+    pub(crate) fn shard(&self) -> u8 {
+        self.shared.shard
+    }
+
     /// Reads available datagrams. Returns `true` if there may be more.
     fn receive(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
         if self.reading != state.reading {
@@ -126,6 +137,7 @@ impl Driver {
             let balancers = self.socket.balancers.clone();
             let mut misplaced = 0;
             let read = self.socket.poll_recv(cx, clock, |now, datagram, hint| {
+                machines::count(state.machines.as_ref(), balancers.as_ref(), &datagram);
                 // A load balancer sends all that is for one connection to one shard, before the ID can name it.
                 if let (Some(shards), Some(hint)) = (shards, hint)
                     && let Some(shard) = shards.other(hint, own)
@@ -139,6 +151,7 @@ impl Driver {
             self.socket.stats.forwards_dropped += misplaced;
             let Poll::Ready(read) = read else { return false };
             self.hand_to_siblings(state);
+            self.forward_elsewhere(state);
             match read {
                 Ok(more) => bytes += more,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
@@ -301,6 +314,7 @@ impl Future for Driver {
         again |= this.exchange_misrouted(cx, &mut state);
         // Some of it may be for an older process.
         this.hand_to_siblings(&mut state);
+        this.forward_elsewhere(&mut state);
         again |= this.receive_from_siblings(cx, &mut state);
         this.pending.resume(cx, shared.clock.now(), &mut state.endpoint);
         state.endpoint.handle_timeout(shared.clock.now());

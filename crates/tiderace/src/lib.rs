@@ -51,6 +51,7 @@ mod error;
 mod hand_over;
 mod held;
 mod load_balancers;
+mod machines;
 mod parts;
 mod pending;
 mod qlog;
@@ -79,6 +80,7 @@ pub use error::{ConnectError, DatagramError, ReadError, ReadToEndError, ResetAtE
 #[cfg(target_os = "linux")]
 pub use hand_over::HandshakeId;
 pub use load_balancers::{LoadBalancers, Trust};
+pub use machines::MachineLinks;
 pub use qlog::QlogDir;
 pub use service::{ServedConnection, ServedStream, Service};
 pub use shards::Shards;

@@ -19,6 +19,7 @@ use wire::{Dir, StreamId};
 use crate::{
     buffers::RECEIVE_BUFFER,
     clock::Clock,
+    machines::MachineLinks,
     service::Serve,
     socket::{Socket, SocketStats},
     stream_map::StreamMap,
@@ -61,6 +62,8 @@ pub(crate) struct State {
     pub(crate) replacement: Option<(Socket, Option<IpAddr>)>,
     /// Set while this process reads the socket. Otherwise another process reads it, and forwards the datagrams of this one's connections.
     pub(crate) reading: bool,
+    /// Links to the machines beside this one.
+    pub(crate) machines: Option<Arc<dyn MachineLinks>>,
     /// Ways to the processes beside this one.
     #[cfg(target_os = "linux")]
     pub(crate) links: crate::siblings::Links,
@@ -264,6 +267,7 @@ impl Shared {
                 socket: SocketStats::default(),
                 replacement: None,
                 reading: true,
+                machines: None,
                 #[cfg(target_os = "linux")]
                 links: crate::siblings::Links::default(),
                 #[cfg(target_os = "linux")]
