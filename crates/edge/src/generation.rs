@@ -25,6 +25,7 @@ use crate::{
     files::{Files, Store},
     forwarded::TrustedProxies,
     keys::{self, Strikes},
+    machines::Machines,
     masque::{Clients, Listeners, Proxy},
     memory::Memory,
     metrics::{Metrics, ReasonLabel},
@@ -129,6 +130,8 @@ pub(crate) struct PersistentState {
     pub(crate) routable: Option<RoutableConfig>,
     /// Load balancers that are believed.
     pub(crate) load_balancers: LoadBalancers,
+    /// The other machines that serve the same address.
+    pub(crate) machines: Arc<Machines>,
     pub(crate) ring: KeyRing,
     pub(crate) strikes: Arc<Strikes>,
     /// Draws which connections get a policy that only a share gets.
@@ -165,6 +168,7 @@ impl PersistentState {
             id_generation,
             routable: None,
             load_balancers: LoadBalancers::default(),
+            machines: Arc::default(),
             ring,
             strikes: Arc::new(Strikes::new()),
             lots: RandomState::new(),
@@ -363,7 +367,11 @@ impl Generation {
         }
         persistent.files.set_capacity(self.config.files.memory.0);
         let networks = self.load_balancers.clone();
-        persistent.load_balancers.set_trust(Arc::new(move |ip| networks.iter().any(|network| network.has(ip))));
+        // Other machines name clients in datagrams, and have no connections of TCP for this one.
+        let machines: Vec<IpAddr> = self.config.load_balancer.others().map(|(_, address)| address.ip()).collect();
+        let trusts = move |ip| networks.iter().any(|network| network.has(ip)) || machines.contains(&ip);
+        persistent.load_balancers.set_trust(Arc::new(trusts));
+        persistent.machines.set(&self.config.load_balancer);
     }
 }
 

@@ -24,7 +24,7 @@
 //! - `masque`: tunnels for UDP and TCP, with the tokens of `access`. `sessions`: WebTransport sessions of a `session_route`. `activity` and
 //!   `room`: idle times of both, and memory for their reads.
 //! - [`keys`]: keys that several gateways share. `register`: the shared strike register. [`balance`]: the load balancer in front of several
-//!   machines. `connection_id_key`: the key that these share.
+//!   machines. `machines`: forwards to the machine that holds a connection. `connection_id_key`: the key that all of these share.
 //! - `folder`: directories for their owner only. `capture`: captures of single connections.
 //! - `observe`: access log and counts. [`metrics`]: the metrics. [`admin`]: the administration socket.
 //!
@@ -62,6 +62,7 @@ mod guard;
 mod host;
 pub mod keys;
 mod listen;
+mod machines;
 mod masque;
 mod memory;
 pub mod metrics;

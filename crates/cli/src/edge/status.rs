@@ -86,6 +86,12 @@ fn render(status: &Value) -> String {
             (number(&process["process"]), number(&process["pid"]), number(&process["connections"]));
         line("process", format!("{number} (pid {pid}) {role}: {left}"));
     }
+    for machine in status["machines"].as_array().map(Vec::as_slice).unwrap_or_default() {
+        let state = if machine["state"] == "down" { "DOWN".to_owned() } else { text(&machine["state"]) };
+        let counts = ["forwarded", "answered", "received"].map(|name| format!("{} {name}", number(&machine[name])));
+        let (id, address) = (text(&machine["server_id"]), text(&machine["address"]));
+        line("machine", format!("{id} at {address} {state}: {}", counts.join(", ")));
+    }
     line("connections", number(&status["connections"]).to_string());
     let requests: Vec<String> = status["requests"]
         .as_object()
@@ -158,6 +164,10 @@ mod tests {
                 {"process": 1, "pid": 17, "serving": false, "connections": 5},
                 {"process": 2, "pid": 18, "serving": true, "connections": 12},
             ],
+            "machines": [
+                {"server_id": "0a02", "address": "10.0.0.2:443", "state": "up", "forwarded": 7, "answered": 9, "received": 2},
+                {"server_id": "0a03", "address": "10.0.0.3:443", "state": "down", "forwarded": 0, "answered": 0, "received": 0},
+            ],
             "redirect_from": ["[::]:80"], "workers": 2, "connections": 12, "requests": {"h2": 1, "h3": 2, "http/1.1": 0},
             "memory": {"held": 3_670_016, "limit": 2_147_483_648_u64},
             "certificates": [{"certificate": "cert.pem", "days": 61.25}, {"certificate": "old.pem", "days": -1.0}, {"certificate": "acme", "days": 13.0}],
@@ -173,6 +183,8 @@ mod tests {
             "redirect from [::]:80",
             "process       1 (pid 17) ends its connections: 5",
             "process       2 (pid 18) serves: 12",
+            "machine       0a02 at 10.0.0.2:443 up: 7 forwarded, 9 answered, 2 received",
+            "machine       0a03 at 10.0.0.3:443 DOWN: 0 forwarded, 0 answered, 0 received",
             "requests      h2 1, h3 2, http/1.1 0",
             "memory        3.5 MiB of 2.0 GiB (0 %)",
             "certificate   cert.pem, 61.2 days",

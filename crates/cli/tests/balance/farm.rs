@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::{
     clients::Site,
     fleet::{LIMIT, large, signal},
-    gateway::Gateway,
+    gateway::{Gateway, edge},
     scratch::{Program, Scratch},
 };
 
@@ -185,6 +185,34 @@ impl Farm {
         let file = self.folder.0.join("balance.toml");
         std::fs::write(&file, text).unwrap();
         file
+    }
+
+    /// Tells a machine of others, by number of the server ID and number of the machine at whose address it is said to be. Only these
+    /// are believed to forward.
+    pub(crate) fn tell(&self, machine: usize, others: &[(usize, usize)]) {
+        let file = &self.machines[machine - 1].file;
+        let text = std::fs::read_to_string(file).unwrap().replace("networks = \"127.0.0.0/8\"\n", "");
+        let (before, rest) = text.split_once("[[route]]").unwrap();
+        let before = before.split("[[load-balancer.machine]]").next().unwrap();
+        let mut table = String::new();
+        for (id, at) in others {
+            let (id, address) = (server_id(*id), self.machines[at - 1].gateway.address);
+            let _ = write!(table, "[[load-balancer.machine]]\nserver-id = \"{id}\"\naddress = \"{address}\"\n");
+        }
+        std::fs::write(file, format!("{before}{table}[[route]]{rest}")).unwrap();
+        let output = edge("reload", file).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// `tiderace edge status` of a machine.
+    pub(crate) fn status(&self, machine: usize) -> Value {
+        let output = edge("status", &self.machines[machine - 1].file).arg("--json").output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// The site, which shows this certificate at every address.
+    pub(crate) fn site_at(&self, address: SocketAddr) -> Site {
+        Site::new(address, &self.certificate)
     }
 
     pub(crate) fn balancer(&self) -> Balancer {

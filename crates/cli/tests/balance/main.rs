@@ -12,6 +12,7 @@ mod farm;
 mod fleet;
 #[path = "../gateway/mod.rs"]
 mod gateway;
+mod machines;
 #[path = "../scratch/mod.rs"]
 mod scratch;
 mod tcp;

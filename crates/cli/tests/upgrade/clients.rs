@@ -119,6 +119,16 @@ impl Nat {
     }
 
     pub(crate) async fn before_all(servers: Vec<SocketAddr>) -> Self {
+        Self::with(servers, true).await
+    }
+
+    /// The same with one port for ever: when it is told to, it only goes on to the next address of the server.
+    #[allow(dead_code, reason = "each test binary uses its own part")]
+    pub(crate) async fn rerouting(servers: Vec<SocketAddr>) -> Self {
+        Self::with(servers, false).await
+    }
+
+    async fn with(servers: Vec<SocketAddr>, rebinds: bool) -> Self {
         let inside = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let mut outside = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let address = inside.local_addr().unwrap();
@@ -139,7 +149,9 @@ impl Nat {
                     wish = wishes.recv() => match wish {
                         // The port before is taken until the new one is bound, so that they differ.
                         Some(()) => {
-                            outside = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+                            if rebinds {
+                                outside = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+                            }
                             number += 1;
                         }
                         None => return,

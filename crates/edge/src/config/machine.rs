@@ -11,7 +11,7 @@ use tiderace::{
 };
 
 use super::{
-    Config, Many,
+    Config, Many, OtherMachine, Size,
     read::{ConfigCause, Fault, Step::Key},
     section::section,
 };
@@ -21,8 +21,8 @@ use crate::connection_id_key::{self, KeyFileError};
 pub(crate) const ONE_BLOCK: usize = 16;
 
 section! {
-    /// `[load-balancer]`: several machines serve one address, behind load balancers such as `tiderace balance`. All but `networks` stays
-    /// what it was at the start.
+    /// `[load-balancer]`: several machines serve one address, behind load balancers such as `tiderace balance`. All but
+    /// `networks`, `machine` and `forward-rate` stays what it was at the start.
     pub struct LoadBalancer {
         /// Server ID of this machine in connection IDs (QUIC-LB), in hexadecimal digits as in `0a01`: 1 to 11 bytes. No two machines have
         /// the same one, and all have as many bytes. Empty: load balancers cannot find this machine by connection IDs.
@@ -38,6 +38,11 @@ section! {
         /// as in `192.0.2.0/28`. A connection from there has to begin with the header. From others nothing of the kind is accepted. One or
         /// a list.
         networks: Many = Many::default(),
+        /// Other machines, to which packets of their connections are forwarded when they arrive here.
+        #[serde(rename = "machine")]
+        machines: Vec<OtherMachine> = Vec::new(),
+        /// Bytes per second that are forwarded to other machines, all together. Further packets are dropped.
+        forward_rate: Size = Size(128 << 20),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Configuration file: settings, and their checks.
 //!
 //! `section` declares, `human` has the values, `address` those that are addresses, `read` goes from text to [`Config`] and says where it stumbles, `check` finds what
-//! only shows in combination, `clients` has what concerns clients, `machine` what concerns load balancers in front, `signer` private keys on another machine, `examine` what only shows on a machine, `proxy` does both for the proxy of a route, `webtransport` for its sessions, and `site` for what a site does with its answers, `reference`
+//! only shows in combination, `clients` has what concerns clients, `machine` what concerns load balancers in front, `other_machines` the machines beside this one, `signer` private keys on another machine, `examine` what only shows on a machine, `proxy` does both for the proxy of a route, `webtransport` for its sessions, and `site` for what a site does with its answers, `reference`
 //! prints the page of documentation and `schema` what other programs read.
 
 mod address;
@@ -10,6 +10,7 @@ mod clients;
 mod examine;
 mod human;
 mod machine;
+mod other_machines;
 mod proxy;
 pub(crate) mod read;
 pub mod reference;
@@ -33,6 +34,7 @@ pub use self::{
     examine::{Examination, Examined, examine},
     human::{Many, Part, Size, Span},
     machine::LoadBalancer,
+    other_machines::OtherMachine,
     proxy::Proxy,
     read::{ConfigCause, ConfigError, load, parse},
     schema::schema,

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::{
     Acme, Admin, BackEndTls, BasicAuth, Capture, Certificate, ClientCertificates, Compression, Config, Cors, Files,
-    HeaderRules, Health, Http3, Keys, Limits, LoadBalancer, Log, Metrics, Policy, Proxy, RateLimit, Route, Signer,
-    Sticky, Stream, Transport, TrustedProxies, Upgrade, WebTransport,
+    HeaderRules, Health, Http3, Keys, Limits, LoadBalancer, Log, Metrics, OtherMachine, Policy, Proxy, RateLimit,
+    Route, Signer, Sticky, Stream, Transport, TrustedProxies, Upgrade, WebTransport,
     section::{Section, file_name},
 };
 
@@ -30,6 +30,7 @@ pub fn markdown() -> String {
     section::<Files>(&mut page, "[files]");
     section::<TrustedProxies>(&mut page, "[trusted-proxies]");
     section::<LoadBalancer>(&mut page, "[load-balancer]");
+    section::<OtherMachine>(&mut page, "[[load-balancer.machine]]");
     section::<RateLimit>(&mut page, "[rate-limit], [route.rate-limit]");
     section::<Limits>(&mut page, "[limits]");
     section::<Keys>(&mut page, "[keys]");

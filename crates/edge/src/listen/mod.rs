@@ -14,7 +14,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tiderace::{Endpoint, TlsPool};
+use tiderace::{Endpoint, MachineLinks, TlsPool};
 use tokio::{net::TcpListener, sync::watch};
 
 use crate::{
@@ -22,6 +22,7 @@ use crate::{
     config::Limits,
     context::{Draining, ListenerContext},
     generation::{Generation, Shared},
+    machines::MachineLink,
     worker::Workers,
 };
 
@@ -32,6 +33,8 @@ pub(crate) struct Listener {
     local: SocketAddr,
     endpoint: Arc<Endpoint>,
     pool: TlsPool,
+    /// Link to the other machines, where connection IDs name machines.
+    machines: Option<Arc<MachineLink>>,
     draining: watch::Sender<Draining>,
     accepting: watch::Sender<Accepting>,
     /// Copies for a process that takes over.
@@ -109,6 +112,14 @@ impl Listener {
         let (accepting, state) = watch::channel(if udp.is_some() { Accepting::Paused } else { Accepting::Open });
         let pool = quic::pool(first, workers);
         let endpoint = Arc::new(quic::open(local, udp, first, shared, workers, pool.clone())?);
+        let machines = match shared.persistent.routable {
+            Some(_) => {
+                let link = MachineLink::new(&shared.persistent.machines, endpoint.sockets(), workers.handles())?;
+                Some(Arc::new(link))
+            }
+            None => None,
+        };
+        endpoint.set_machines(machines.clone().map(|link| link as Arc<dyn MachineLinks>).as_ref());
         let tcp = Mutex::new(sockets.iter().map(StdListener::try_clone).collect::<io::Result<_>>()?);
         let context = ListenerContext { shared: shared.clone(), local, draining: drain };
         for (number, (socket, worker)) in sockets.into_iter().zip(workers.handles()).enumerate() {
@@ -117,7 +128,7 @@ impl Listener {
             worker.spawn(tcp::accept(TcpListener::from_std(socket)?, context.clone(), state.clone()));
             worker.spawn(quic::accept(endpoint.clone(), number, context.clone(), state.clone()));
         }
-        Ok(Self { local, endpoint, pool, draining, accepting, tcp })
+        Ok(Self { local, endpoint, pool, machines, draining, accepting, tcp })
     }
 
     /// Local address, with the actual port.
@@ -131,6 +142,9 @@ impl Listener {
 
     /// From here on, handshakes are made as `generation` wants.
     pub(crate) fn adopt(&self, generation: &Generation) {
+        if let Some(machines) = &self.machines {
+            machines.prepare();
+        }
         quic::prepare(&self.pool, generation);
         self.endpoint.set_server_config(Some(quic::server_config(generation, self.local)));
     }

@@ -13,6 +13,7 @@ mod back_ends;
 mod certificates;
 mod fallbacks;
 mod memory;
+mod other_machines;
 mod paths;
 mod process;
 mod quic;
@@ -28,6 +29,7 @@ pub(crate) use self::{
     certificates::{CertificateLabel, CertificateMetrics},
     fallbacks::FallbackMetrics,
     memory::MemoryMetrics,
+    other_machines::{MachineLabel, MachineLabels, OtherMachineMetrics},
     paths::{HandshakeLabels, PathMetrics, PolicyLabels, PolicyMetrics, Shown, handshake_kind},
     process::ProcessMetrics,
     quic::QuicMetrics,
@@ -115,6 +117,7 @@ pub struct Metrics {
     pub(crate) policies: PolicyMetrics,
     pub(crate) fallbacks: FallbackMetrics,
     pub(crate) upgrade: UpgradeMetrics,
+    pub(crate) other_machines: OtherMachineMetrics,
     pub(crate) generation: Gauge,
     pub(crate) log_lines_dropped: Counter,
     pub(crate) signatures: SignatureMetrics,
@@ -197,6 +200,7 @@ impl Default for Metrics {
             policies: PolicyMetrics::register(&mut registry),
             fallbacks: FallbackMetrics::register(&mut registry),
             upgrade: UpgradeMetrics::register(&mut registry),
+            other_machines: OtherMachineMetrics::register(&mut registry),
             generation: figure!(registry, "generation", "Number of the configuration in use", Gauge::default()),
             log_lines_dropped: figure!(
                 registry,

@@ -258,7 +258,8 @@ impl Process {
     async fn idle_after_hand_over(&self) {
         let patience = self.config().upgrade.drain.0;
         let all_gone = async {
-            while self.open_connections() > 0 {
+            // Other machines learn by a client's next packet that their answers lead through the newer process.
+            while self.open_connections() > 0 || self.shared.persistent.machines.is_answering() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };

@@ -69,6 +69,10 @@ impl Process {
             "memory": {"held": self.shared.memory.process().held(), "limit": self.shared.memory.process().limit()},
             "certificates": certificates,
             "back_ends": back_ends,
+            "machines": self.shared.persistent.machines.to_json(),
+            "machine_datagrams_dropped": self.shared.persistent.machines.dropped(self.socket_stats().proxied_dropped)
+                .map(|(reason, count)| (reason.to_owned(), json!(count)))
+                .collect::<serde_json::Map<_, _>>(),
             // Numbers and times, and no secret.
             "keys": self.shared.persistent.ring.keys().iter()
                 .map(|key| json!({"id": key.id, "from": key.from, "until": key.until}))

@@ -58,7 +58,7 @@ impl Process {
         });
     }
 
-    /// Brings the metrics of older processes up to date.
+    /// Brings the metrics of older processes and of other machines up to date.
     pub(crate) fn count_siblings(&self) {
         let metrics = &self.shared.metrics.upgrade;
         metrics.connections.clear();
@@ -66,10 +66,7 @@ impl Process {
             let label = ProcessLabel { process };
             metrics.connections.get_or_create(&label).set(connections.unwrap_or_default().cast_signed());
         }
-        let mut sum = SocketStats::default();
-        for listener in self.listeners.secure().values().chain(self.listeners.retained().values()) {
-            sum += listener.endpoint().socket_stats();
-        }
+        let sum = self.socket_stats();
         for (reason, count) in [
             ("sent", sum.sibling_sent),
             ("no-room", sum.sibling_dropped),
@@ -78,6 +75,16 @@ impl Process {
         ] {
             metrics.datagrams.get_or_create(&ReasonLabel { reason }).set(count as f64);
         }
+        self.shared.persistent.machines.count(&self.shared.metrics.other_machines, sum.proxied_dropped);
+    }
+
+    /// Counters of all UDP sockets together.
+    pub(super) fn socket_stats(&self) -> SocketStats {
+        let mut sum = SocketStats::default();
+        for listener in self.listeners.secure().values().chain(self.listeners.retained().values()) {
+            sum += listener.endpoint().socket_stats();
+        }
+        sum
     }
 
     /// Upgrades as an operator has ordered: `{}`, or `{"program": PATH}`.

@@ -11,7 +11,7 @@ mod tests;
 use super::{
     Acme, Config, Many, Route,
     address::address,
-    clients, machine, proxy,
+    clients, machine, other_machines, proxy,
     read::{
         Fault,
         Step::{self, Key, Number},
@@ -70,6 +70,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     }
     clients::check(config)?;
     machine::check(config)?;
+    other_machines::check(config)?;
     signer::check(config)?;
     let limits = &config.limits;
     if limits.connections == 0 || limits.requests_per_connection == 0 || limits.back_end_requests == 0 {
