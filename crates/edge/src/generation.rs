@@ -218,7 +218,7 @@ impl Generation {
         let log = match before {
             // The standard output is the same, whatever happens to files.
             Some(before) if before.config.log == config.log && config.log.access == "-" => before.log.clone(),
-            _ => AccessLog::open(&config.log, &persistent.logs)
+            _ => AccessLog::open(&config.log, &persistent.logs, &metrics.log_lines_dropped)
                 .map_err(|source| SetupError::AccessLog { path: config.log.access.clone(), source })?,
         };
         let mut known = before.map(Self::back_ends).unwrap_or_default();

@@ -205,7 +205,7 @@ impl Default for Metrics {
             log_lines_dropped: figure!(
                 registry,
                 "log_lines_dropped",
-                "Lines of the access log dropped because its queue was full",
+                "Lines of the access log that were lost: its queue was full, or they could not be written",
                 Counter::default()
             ),
             registry,

@@ -9,8 +9,10 @@ use std::{
 };
 
 use http::{Request, header};
+use prometheus_client::metrics::counter::Counter;
 use serde::Serialize;
 
+use super::sink::LineSink;
 use crate::config::{Log, LogFormat};
 
 /// Lines that wait to be written.
@@ -38,12 +40,14 @@ struct Output {
 
 impl AccessLog {
     /// To a file, to the standard output (`-`), or nowhere (`off`).
-    pub(crate) fn open(config: &Log, logs: &Logs) -> std::io::Result<Self> {
-        let mut sink: Box<dyn Write + Send> = match config.access.as_str() {
+    /// Counts lines that cannot be written in `lost`.
+    pub(crate) fn open(config: &Log, logs: &Logs, lost: &Counter) -> std::io::Result<Self> {
+        let to: Box<dyn Write + Send> = match config.access.as_str() {
             "off" => return Ok(Self(None)),
             "-" => Box::new(std::io::stdout()),
             path => Box::new(std::fs::OpenOptions::new().create(true).append(true).open(path)?),
         };
+        let (mut sink, lost) = (LineSink::new(to), lost.clone());
         let (to, commands) = mpsc::sync_channel::<LogCommand>(WAITING);
         let write = move || {
             let mut batch = Vec::new();
@@ -58,9 +62,7 @@ impl AccessLog {
                     }
                     next = if batch.len() < 256 * 1024 { commands.try_recv().ok() } else { None };
                 }
-                if let Err(error) = sink.write_all(&batch).and_then(|()| sink.flush()) {
-                    tracing::warn!("cannot write the access log: {error}");
-                }
+                lost.inc_by(sink.write(&batch));
                 for done in waits.drain(..) {
                     // Whoever asked may have gone.
                     let _ = done.send(());
