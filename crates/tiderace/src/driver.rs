@@ -49,7 +49,12 @@ pub(crate) struct Parts {
     pub(crate) shards: Option<ShardLink>,
     pub(crate) balancers: Option<LoadBalancers>,
     pub(crate) tap: MaybeTap,
+    pub(crate) on_panic: Option<PanicAction>,
 }
+
+/// Action when a task that drives a socket has panicked: its connections are lost, and nothing reads the socket from then on, although the kernel
+/// passes datagrams to it. It runs on the thread that panics.
+pub type PanicAction = Arc<dyn Fn() + Send + Sync>;
 
 /// Owns the socket of an endpoint; a future that ends when the endpoint is closed and drained.
 pub(crate) struct Driver {
@@ -76,11 +81,22 @@ pub(crate) struct Driver {
     /// Sending is deferred until the woken tasks have run.
     deferred: bool,
     tap: MaybeTap,
+    on_panic: Option<PanicAction>,
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(act) = &self.on_panic
+        {
+            act();
+        }
+    }
 }
 
 impl Driver {
     pub(crate) fn new(shared: Arc<Shared>, mut socket: Socket, parts: Parts) -> Self {
-        let Parts { tls, shards, balancers, tap } = parts;
+        let Parts { tls, shards, balancers, tap, on_panic } = parts;
         let pending = Pending::new(&mut shared.lock().endpoint);
         let segments = socket.max_segments();
         // Without GSO each send carries one payload.
@@ -102,6 +118,7 @@ impl Driver {
             wake: Vec::new(),
             deferred: false,
             tap,
+            on_panic,
         }
     }
 

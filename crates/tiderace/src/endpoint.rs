@@ -21,7 +21,7 @@ use units::Seed;
 use crate::{
     clock::Clock,
     connection::{Connecting, Connection},
-    driver::{Driver, Parts},
+    driver::{Driver, PanicAction, Parts},
     error::ConnectError,
     load_balancers::LoadBalancers,
     service::{Running, ServedConnection, Service},
@@ -75,6 +75,8 @@ pub struct EndpointOptions {
     pub tap: Option<Arc<dyn Tap>>,
     /// Receiver of the events of connection attempts at a server; the tasks that drive the shards call it.
     pub attempts: Option<Arc<dyn AttemptLog>>,
+    /// Action when a task that drives a socket has panicked. `None`: the endpoint's other shards continue.
+    pub on_panic: Option<PanicAction>,
 }
 
 /// Endpoint: QUIC at one address. When it is dropped, its connections continue; the socket is closed with the last of them.
@@ -143,7 +145,9 @@ impl Endpoint {
         options: EndpointOptions,
         reading: bool,
     ) -> io::Result<Self> {
-        let EndpointOptions { server, handshakes, runtimes, tap, attempts, generation, load_balancers, .. } = options;
+        let EndpointOptions {
+            server, handshakes, runtimes, tap, attempts, generation, load_balancers, on_panic, ..
+        } = options;
         let copies = if generation.is_some() { &sockets[..] } else { &[] };
         let copies = copies.iter().map(UdpSocket::try_clone).collect::<io::Result<_>>()?;
         let tap = MaybeTap(tap);
@@ -169,8 +173,8 @@ impl Endpoint {
             let shared = Shared::new(shard, clock, endpoint);
             shared.lock().reading = reading;
             this.shards.push(shared.clone());
-            let (balancers, tap) = (load_balancers.clone(), tap.clone());
-            let parts = |shards| Parts { tls, shards, balancers, tap };
+            let (balancers, tap, on_panic) = (load_balancers.clone(), tap.clone(), on_panic.clone());
+            let parts = |shards| Parts { tls, shards, balancers, tap, on_panic };
             match (links.next(), runtimes.get(usize::from(shard))) {
                 (link, Some(runtime)) => {
                     let _inside = runtime.enter();
@@ -402,7 +406,8 @@ impl Endpoint {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         for shared in &self.shards {
-            let mut state = shared.lock();
+            // A shard whose driver has panicked has nobody to tell.
+            let Some(mut state) = shared.lock_whole() else { continue };
             state.orphaned = true;
             state.endpoint.set_server_config(None);
             state.wake_driver();

@@ -75,6 +75,7 @@ mod tls_pool;
 mod turn;
 
 pub use connection::{Connecting, Connection};
+pub use driver::PanicAction;
 pub use endpoint::{Endpoint, EndpointOptions, Handshakes};
 pub use error::{ConnectError, DatagramError, ReadError, ReadToEndError, ResetAtError, WriteError};
 #[cfg(target_os = "linux")]

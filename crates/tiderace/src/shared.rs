@@ -284,6 +284,11 @@ impl Shared {
         // A panic while the lock is held leaves the state machine between two steps: nothing may use it any more.
         self.state.lock().expect("no task panicked while it held the endpoint")
     }
+
+    /// The state, unless a panic has left it between two steps.
+    pub(crate) fn lock_whole(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.lock().ok()
+    }
 }
 
 impl State {
