@@ -143,6 +143,7 @@ impl Files {
                 let query = request.uri().query().map_or(String::new(), |query| format!("?{query}"));
                 return redirect(&(path.to_owned() + "/" + &query));
             }
+            Err(error) if is_scarce(&error) => Err(error),
             _ if path.ends_with('/') => Err(io::ErrorKind::NotFound.into()),
             found => found,
         };
@@ -174,8 +175,15 @@ impl Files {
 fn failed(error: &io::Error) -> Response<AnyBody> {
     plain(match error.kind() {
         io::ErrorKind::PermissionDenied => StatusCode::FORBIDDEN,
+        // Caches would keep that there is no such file.
+        _ if is_scarce(error) => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::NOT_FOUND,
     })
+}
+
+/// Returns whether the system lacks descriptors or memory at the moment.
+fn is_scarce(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 
 fn redirect(to: &str) -> Response<AnyBody> {
