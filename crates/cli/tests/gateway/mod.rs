@@ -25,7 +25,19 @@ pub(crate) struct Gateway {
 impl Gateway {
     /// Starts it, and waits until it serves.
     pub(crate) fn start(config: &Path) -> Self {
-        let mut program = Program(edge("run", config).stdout(Stdio::piped()).spawn().unwrap());
+        Self::started(edge("run", config))
+    }
+
+    /// The same by a shell that first runs `before`, such as `ulimit -n 64`.
+    pub(crate) fn start_after(before: &str, config: &Path) -> Self {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{before}; exec \"$0\" edge run --config \"$1\""), env!("CARGO_BIN_EXE_tiderace")]);
+        shell.arg(config).env_remove("RUST_LOG").stdin(Stdio::null());
+        Self::started(shell)
+    }
+
+    fn started(mut command: Command) -> Self {
+        let mut program = Program(command.stdout(Stdio::piped()).spawn().unwrap());
         let mut lines = BufReader::new(program.0.stdout.take().unwrap()).lines();
         let line = lines.next().unwrap().unwrap();
         let address = line.strip_prefix("serving ").unwrap_or_else(|| panic!("{line:?}")).parse().unwrap();
