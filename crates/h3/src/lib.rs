@@ -8,7 +8,8 @@
 //! - `fields` (messages), `settings`, `frame` and [`capsule`] convert between bytes and values. The crate `qpack` compresses fields.
 //!
 //! An extended CONNECT (RFC 9220) turns a stream into a tunnel. The bodies of request and response are its two directions, with
-//! [`Datagrams`] beside them (RFC 9297). [`connect_udp`] has the parts of UDP proxying (RFC 9298) that both ends share.
+//! [`Datagrams`] beside them (RFC 9297). [`connect_udp`] and [`connect_ip`] have the parts of UDP proxying (RFC 9298) and IP proxying
+//! (RFC 9484) that both ends share.
 //!
 //! For WebTransport, `opening` and `driver` find the streams of a session, and `sessions` holds them until [`SessionStreams`] takes them.
 //! The rest is the crate `tiderace-webtransport`.
@@ -32,6 +33,7 @@ mod body;
 pub mod capsule;
 pub mod client;
 mod compression;
+pub mod connect_ip;
 pub mod connect_udp;
 mod critical_stream;
 mod datagram;
@@ -53,6 +55,7 @@ mod sessions;
 mod settings;
 mod shared;
 mod stream;
+mod uri_template;
 
 pub use body::{RequestBody, ResponseBody};
 pub use compression::{Compression, Volume};

@@ -11,7 +11,8 @@
 
 mod template;
 
-pub use self::template::{Template, TemplateError, TemplateFault};
+pub use self::template::Template;
+pub use crate::uri_template::{TemplateError, TemplateFault};
 
 /// Upgrade token, and the value of `:protocol` (RFC 9298 §3).
 pub const PROTOCOL: &str = "connect-udp";
