@@ -19,7 +19,7 @@ mod packet;
 mod port;
 mod privilege;
 mod space;
-#[expect(unsafe_code, reason = "unshare, setns, TUN devices and netlink have no safe interface in std or socket2")]
+#[expect(unsafe_code, reason = "unshare and setns have no safe interface in std or socket2")]
 mod sys;
 mod tcp;
 mod worker;

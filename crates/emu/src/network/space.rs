@@ -10,6 +10,8 @@ use std::{
     thread,
 };
 
+use tun::{Device, Interface};
+
 use super::{NetworkError, sys};
 
 /// Name of the device in each namespace.
@@ -44,14 +46,16 @@ impl Namespace {
             // `ping` without privileges.
             let group = sys::identity().1;
             let _ = fs::write("/proc/sys/net/ipv4/ping_group_range", format!("{group} {group}"));
-            let interfaces = sys::Interfaces::open().map_err(system("make a socket"))?;
-            interfaces.set_up("lo").map_err(system("bring up the loopback device"))?;
-            let device = sys::open_tun(DEVICE).map_err(|source| NetworkError::Tun { source })?;
-            interfaces.set_mtu(DEVICE, mtu).map_err(system("set the MTU of a TUN device"))?;
-            interfaces.set_address(DEVICE, address, mask).map_err(system("give a TUN device its address"))?;
-            let index = interfaces.index(DEVICE).map_err(system("find a TUN device"))?;
-            sys::set_queue_length(index, QUEUE).map_err(system("set the queue length of a TUN device"))?;
-            interfaces.set_up(DEVICE).map_err(system("bring up a TUN device"))?;
+            let loopback = Interface::of("lo").map_err(system("find the loopback device"))?;
+            loopback.set_up().map_err(system("bring up the loopback device"))?;
+            let device = Device::open(DEVICE).map_err(|source| NetworkError::Tun { source })?;
+            let interface = device.interface().map_err(system("find a TUN device"))?;
+            interface.set_mtu(mtu).map_err(system("set the MTU of a TUN device"))?;
+            let length = u32::from(mask).count_ones().try_into().unwrap_or(32);
+            interface.add_address(address.into(), length).map_err(system("give a TUN device its address"))?;
+            interface.set_queue_length(QUEUE).map_err(system("set the queue length of a TUN device"))?;
+            interface.set_up().map_err(system("bring up a TUN device"))?;
+            let device = device.into_file();
             Ok((Self { file: Arc::new(file), address }, device))
         });
         let made = made.map_err(|source| NetworkError::System { what: "start a thread", source })?;
