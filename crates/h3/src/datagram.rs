@@ -38,6 +38,11 @@ impl Datagrams {
         room.checked_sub(wire::varint::len(stream.0 / 4))
     }
 
+    /// Searches for the largest datagram of the path without waiting for content that fills packets; see [`max_size`](Self::max_size).
+    pub fn discover_max_size(&self) {
+        self.0.shared.quic.discover_mtu();
+    }
+
     /// Queues a datagram. A lost datagram is not sent again.
     ///
     /// # Errors

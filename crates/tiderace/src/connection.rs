@@ -360,6 +360,16 @@ impl Connection {
         self.held.shared.lock().endpoint.connection(self.held.handle)?.max_datagram_size()
     }
 
+    /// Searches for the largest datagram size of the path without waiting for data that fills datagrams: for datagrams that do not fit yet.
+    /// [`max_datagram_size`](Self::max_datagram_size) grows when larger ones have arrived.
+    pub fn discover_mtu(&self) {
+        let mut state = self.held.shared.lock();
+        if let Some(connection) = state.endpoint.connection_mut(self.held.handle) {
+            connection.discover_mtu(self.held.shared.clock.now());
+            state.wake_driver();
+        }
+    }
+
     /// Closes the connection at once. Data that is not delivered yet is discarded.
     pub fn close(&self, code: u64, reason: &[u8]) {
         let mut state = self.held.shared.lock();

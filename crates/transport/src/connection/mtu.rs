@@ -74,14 +74,14 @@ impl Connection {
         }
     }
 
+    /// Searches for the largest datagram size without waiting for data that fills datagrams.
+    pub fn discover_mtu(&mut self, now: Instant) {
+        self.paths.active_mut().discovery.search(now);
+    }
+
     /// Datagrams of a path have another size from here on.
     pub(super) fn set_path_mtu(&mut self, now: Instant, index: PathIndex, mtu: u16) {
-        let path = &mut self.paths[index];
-        let old = path.mtu;
-        if old == mtu {
-            return;
-        }
-        path.set_mtu(now, mtu);
+        let Some(old) = self.paths[index].set_mtu(now, mtu) else { return };
         if index == self.paths.active_index() {
             self.fit_datagrams();
             self.observation.tell(now, |observer, at| observer.mtu_updated(at, old, mtu));

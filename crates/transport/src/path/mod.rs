@@ -128,11 +128,13 @@ impl Path {
         self.set_mtu(now, mtu);
     }
 
-    /// Datagrams have this size from here on.
-    pub(crate) fn set_mtu(&mut self, now: Instant, mtu: u16) {
-        if self.mtu != mtu {
-            self.mtu = mtu;
-            self.recovery.set_mtu(now, mtu);
+    /// Sets the size of datagrams. Returns the one before, if it was another one.
+    pub(crate) fn set_mtu(&mut self, now: Instant, mtu: u16) -> Option<u16> {
+        let old = std::mem::replace(&mut self.mtu, mtu);
+        if old == mtu {
+            return None;
         }
+        self.recovery.set_mtu(now, mtu);
+        Some(old)
     }
 }

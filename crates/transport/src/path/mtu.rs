@@ -98,6 +98,11 @@ impl MtuDiscovery {
         }
     }
 
+    /// Begins a search that full datagrams would begin, for an application whose datagrams do not fit.
+    pub(crate) fn search(&mut self, now: Instant) {
+        self.on_full_datagrams(now, WORTH_A_SEARCH);
+    }
+
     fn note_traffic(&mut self, now: Instant, count: u32) {
         self.full = self.full.saturating_add(count);
         if self.full < WORTH_A_SEARCH {
@@ -266,6 +271,18 @@ mod tests {
         }
         let mut base = MtuDiscovery::new(1200, 1452, INTERVAL);
         assert_eq!((base.distrust(), base.due()), (BASE, None));
+    }
+
+    #[test]
+    fn an_application_begins_a_search_and_no_second_one() {
+        let mut discovery = MtuDiscovery::new(1200, 1452, INTERVAL);
+        discovery.search(NOW);
+        assert_eq!(discovery.due(), Some(1452));
+        discovery.on_probe_sent();
+        discovery.search(NOW);
+        assert_eq!((discovery.due(), discovery.on_probe_acked(NOW, 1452)), (None, 1452));
+        discovery.search(NOW);
+        assert_eq!(discovery.due(), None, "the largest size is in use");
     }
 
     #[test]
