@@ -52,8 +52,8 @@ pub fn write_parts(out: &mut Vec<u8>, ty: u64, parts: &[&[u8]]) {
 pub struct Capsules {
     held: BytesMut,
     max: usize,
-    /// The one type that is taken; `None` for all.
-    only: Option<u64>,
+    /// The types that are taken; none for all.
+    only: Vec<u64>,
     /// Remaining bytes of a skipped capsule.
     skip: u64,
     skipped: u64,
@@ -62,14 +62,19 @@ pub struct Capsules {
 impl Capsules {
     /// No capsule may have more than `max` bytes.
     pub fn new(max: usize) -> Self {
-        Self { held: BytesMut::new(), max, only: None, skip: 0, skipped: 0 }
+        Self { held: BytesMut::new(), max, only: Vec::new(), skip: 0, skipped: 0 }
     }
 
     /// Takes capsules of type `ty`, of at most `max` bytes. Others of any length are skipped as they come, without keeping
     /// their bytes.
     // RFC 9297 §3.2 MUST-1
     pub fn only(ty: u64, max: usize) -> Self {
-        Self { only: Some(ty), ..Self::new(max) }
+        Self::among(&[ty], max)
+    }
+
+    /// Takes capsules of these types, of at most `max` bytes, as [`only`](Self::only) does.
+    pub fn among(types: &[u64], max: usize) -> Self {
+        Self { only: types.to_vec(), ..Self::new(max) }
     }
 
     /// Takes the next bytes of the stream.
@@ -91,7 +96,7 @@ impl Capsules {
             let mut reader = wire::Reader::new(&self.held);
             let (Ok(ty), Ok(length)) = (reader.varint(), reader.varint()) else { return Ok(None) };
             let head = reader.position();
-            if self.only.is_none_or(|only| only == ty) {
+            if self.only.is_empty() || self.only.contains(&ty) {
                 break (ty, length, head);
             }
             self.held.advance(head);
