@@ -3,7 +3,8 @@
 use std::{
     fs::{self, File},
     io::{self, Read, Write},
-    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+    os::fd::{AsFd, BorrowedFd},
+    time::Duration,
 };
 
 use crate::{interface::Interface, sys};
@@ -14,6 +15,17 @@ use crate::{interface::Interface, sys};
 pub struct Device {
     file: File,
     name: String,
+}
+
+/// Reason why a wait is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// The device has packets, or has lost its interface.
+    Packets,
+    /// The other file was closed, or has something to read.
+    Stopped,
+    /// The time is over.
+    TimedOut,
 }
 
 impl Device {
@@ -58,6 +70,19 @@ impl Device {
         (&self.file).read(buffer)
     }
 
+    /// Waits for packets, for `stop` to be closed or have something to read, and for `timeout`.
+    ///
+    /// # Errors
+    /// When the system cannot wait.
+    pub fn wait(&self, stop: BorrowedFd<'_>, timeout: Duration) -> io::Result<Waited> {
+        let timeout = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+        Ok(match sys::wait([stop, self.file.as_fd()], timeout)? {
+            [true, _] => Waited::Stopped,
+            [false, true] => Waited::Packets,
+            [false, false] => Waited::TimedOut,
+        })
+    }
+
     /// Gives a packet to the kernel, as if it had arrived at the interface.
     ///
     /// # Errors
@@ -75,11 +100,5 @@ impl Device {
 impl AsFd for Device {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
-    }
-}
-
-impl AsRawFd for Device {
-    fn as_raw_fd(&self) -> RawFd {
-        self.file.as_raw_fd()
     }
 }

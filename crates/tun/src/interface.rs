@@ -123,9 +123,8 @@ impl Interface {
         let scope = if address.is_ipv4() { RT_SCOPE_LINK } else { 0 };
         let mut body = vec![family(address), prefix_length, 0, 0, RT_TABLE_MAIN, RTPROT_BOOT, scope, RTN_UNICAST];
         body.extend([0; 4]);
-        let attributes = [(libc::RTA_DST, &octets(address)[..]), (libc::RTA_OIF, &self.index.to_ne_bytes())]
-            .map(|(ty, value)| (ty, value.to_vec()));
-        let attributes = attributes.each_ref().map(|(ty, value)| (*ty, &value[..]));
+        let (octets, index) = (octets(address), self.index.to_ne_bytes());
+        let attributes = [(libc::RTA_DST, &octets[..]), (libc::RTA_OIF, &index)];
         // The destination of a default route is left out.
         self.netlink.request(kind, flags, &body, &attributes[usize::from(prefix_length == 0)..])
     }

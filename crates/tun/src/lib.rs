@@ -11,4 +11,7 @@ mod interface;
 #[expect(unsafe_code, reason = "TUN devices and netlink have no safe interface in std or socket2")]
 mod sys;
 
-pub use self::{device::Device, interface::Interface};
+pub use self::{
+    device::{Device, Waited},
+    interface::Interface,
+};

@@ -8,7 +8,7 @@ use std::{
     fs::{File, OpenOptions},
     io, mem,
     os::{
-        fd::{AsRawFd, FromRawFd, OwnedFd},
+        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::fs::OpenOptionsExt,
     },
 };
@@ -35,6 +35,14 @@ pub(crate) fn open_tun(name: &str) -> io::Result<(File, String)> {
     let name: Vec<u8> =
         request.ifr_name.iter().map(|byte| byte.to_ne_bytes()[0]).take_while(|byte| *byte != 0).collect();
     Ok((file, String::from_utf8_lossy(&name).into_owned()))
+}
+
+/// Waits until one of two files can be read, or `timeout` milliseconds are over. Returns which can be read, or was closed.
+pub(crate) fn wait(files: [BorrowedFd<'_>; 2], timeout: c_int) -> io::Result<[bool; 2]> {
+    let mut polled = files.map(|file| libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+    // SAFETY: the pointer and the number are those of `polled`, which is valid for writes during the call.
+    check(unsafe { libc::poll(polled.as_mut_ptr(), 2, timeout) })?;
+    Ok(polled.map(|polled| polled.revents != 0))
 }
 
 /// The number of an interface.
