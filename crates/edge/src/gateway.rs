@@ -206,6 +206,9 @@ fn is_carried(target: &Target, asked: &SwitchRequest) -> bool {
     if let RouteHandler::Proxy(proxy) = &target.handler {
         return proxy.carries(&asked.protocol);
     }
+    if let RouteHandler::IpProxy(proxy) = &target.handler {
+        return proxy.carries(&asked.protocol);
+    }
     if let RouteHandler::Sessions(_) = &target.handler {
         return SessionRoute::carries(&asked.protocol);
     }
@@ -253,6 +256,14 @@ fn may_end_apart(request: &Request<AnyBody>) -> bool {
     says_nothing && is_without && request.version() == Version::HTTP_3
 }
 
+/// The response of a proxy.
+fn proxied(answer: masque::Answer) -> GatewayResponse {
+    match answer {
+        masque::Answer::Whole(response) => response.into(),
+        masque::Answer::Upgraded(response, tunnel) => GatewayResponse::Proxied(response, tunnel),
+    }
+}
+
 async fn respond(
     target: &Target,
     mut request: Request<AnyBody>,
@@ -267,10 +278,10 @@ async fn respond(
         RouteHandler::Files(files) => return files.answer(&request).into(),
         RouteHandler::Redirect(redirect) => return redirect.answer(request.uri()).into(),
         RouteHandler::Proxy(proxy) => {
-            return match proxy.answer(request, asked, &peer, entry).await {
-                masque::Answer::Whole(response) => response.into(),
-                masque::Answer::Upgraded(response, tunnel) => GatewayResponse::Proxied(response, tunnel),
-            };
+            return proxied(proxy.answer(request, asked, &peer, entry).await);
+        }
+        RouteHandler::IpProxy(proxy) => {
+            return proxied(proxy.answer(request, asked, &peer, entry).await);
         }
         RouteHandler::Sessions(sessions) => return sessions.answer(request, asked, target, &peer, entry).await.into(),
         RouteHandler::Upstream(upstream) => upstream,

@@ -26,7 +26,7 @@ use crate::{
     forwarded::TrustedProxies,
     keys::{self, Strikes},
     machines::Machines,
-    masque::{Clients, Listeners, Proxy},
+    masque::{Clients, IpProxy, IpShared, Listeners, Proxy, TunDevices},
     memory::Memory,
     metrics::{Metrics, ReasonLabel},
     network::Network,
@@ -93,12 +93,13 @@ pub(crate) struct Target {
     pub(crate) auth: Option<BasicAuth>,
 }
 
-/// A back end, a directory, another URL, a proxy to targets that clients name, or sessions of WebTransport.
+/// A back end, a directory, another URL, a proxy to targets that clients name or for IP packets, or sessions of WebTransport.
 pub(crate) enum RouteHandler {
     Upstream(Upstream),
     Files(Files),
     Redirect(Redirect),
     Proxy(Box<Proxy>),
+    IpProxy(Box<IpProxy>),
     Sessions(Box<SessionRoute>),
 }
 
@@ -144,6 +145,7 @@ pub(crate) struct PersistentState {
     /// Clients of sessions.
     pub(crate) session_clients: Arc<Clients>,
     pub(crate) listeners: Arc<Listeners>,
+    pub(crate) devices: Arc<TunDevices>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) client_ring: Arc<ClientRing>,
     /// Resolver of the names of back ends.
@@ -179,6 +181,7 @@ impl PersistentState {
             proxy_clients: Arc::default(),
             session_clients: Arc::default(),
             listeners: Arc::default(),
+            devices: Arc::default(),
             memory,
             client_ring: Arc::default(),
             resolver: Arc::new(SystemResolver::default()),
@@ -243,6 +246,10 @@ impl Generation {
                 let handler = if let Some(proxy) = &route.proxy {
                     let PersistentState { proxy_clients, listeners, .. } = persistent;
                     RouteHandler::Proxy(Box::new(Proxy::new(route, proxy, proxy_clients, listeners, metrics)?))
+                } else if let Some(proxy) = &route.ip_proxy {
+                    let PersistentState { proxy_clients, listeners, devices, .. } = persistent;
+                    let shared = IpShared { clients: proxy_clients, listeners, devices, metrics };
+                    RouteHandler::IpProxy(Box::new(IpProxy::new(route, proxy, &shared)?))
                 } else if let Some(section) = &route.webtransport {
                     let clients = &persistent.session_clients;
                     let sessions = SessionRoute::new(section, &config.limits, &places, clients, metrics);

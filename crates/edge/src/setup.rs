@@ -68,6 +68,16 @@ pub enum SetupError {
     /// Unusable URI template of a proxy.
     #[error("{0}")]
     Template(#[from] TemplateError),
+    /// TUN device of a proxy that cannot be opened.
+    #[error("route {route}: cannot open the TUN device {device}: {source}")]
+    Device {
+        /// Name of the route.
+        route: String,
+        /// Name of the device.
+        device: String,
+        /// Error of the system.
+        source: io::Error,
+    },
     /// Unusable key of connection IDs.
     #[error("{0}")]
     ConnectionIdKey(#[from] KeyFileError),

@@ -176,8 +176,9 @@ fn check_rate(at: &[Step], limit: &RateLimit) -> Result<(), Fault> {
 fn check_auth(number: usize, route: &Route) -> Result<(), Fault> {
     let Some(auth) = &route.basic_auth else { return Ok(()) };
     let at = |key| [Key("route"), Number(number), Key("basic-auth"), Key(key)];
-    if route.proxy.is_some() {
-        return Err(Fault::new(&at("users"), "a proxy knows its clients by tokens").hint("tokens in [route.proxy]"));
+    if route.proxy.is_some() || route.ip_proxy.is_some() {
+        let hint = "tokens in [route.proxy] or [route.ip-proxy]";
+        return Err(Fault::new(&at("users"), "a proxy knows its clients by tokens").hint(hint));
     }
     if auth.users.is_empty() {
         let whole = [Key("route"), Number(number), Key("basic-auth")];

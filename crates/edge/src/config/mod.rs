@@ -1,7 +1,7 @@
 //! Configuration file: settings, and their checks.
 //!
 //! `section` declares, `human` has the values, `address` those that are addresses, `read` goes from text to [`Config`] and says where it stumbles, `check` finds what
-//! only shows in combination, `clients` has what concerns clients, `machine` what concerns load balancers in front, `other_machines` the machines beside this one, `signer` private keys on another machine, `examine` what only shows on a machine, `proxy` does both for the proxy of a route, `webtransport` for its sessions, and `site` for what a site does with its answers, `reference`
+//! only shows in combination, `clients` has what concerns clients, `machine` what concerns load balancers in front, `other_machines` the machines beside this one, `signer` private keys on another machine, `examine` what only shows on a machine, `proxy` and `ip_proxy` do both for the proxy of a route, `webtransport` for its sessions, and `site` for what a site does with its answers, `reference`
 //! prints the page of documentation and `schema` what other programs read.
 
 mod address;
@@ -9,6 +9,7 @@ mod check;
 mod clients;
 mod examine;
 mod human;
+mod ip_proxy;
 mod machine;
 mod other_machines;
 mod proxy;
@@ -33,6 +34,7 @@ pub use self::{
     clients::{BasicAuth, ClientCertificates, Cors, ForwardedField, RateLimit, TrustedProxies},
     examine::{Examination, Examined, examine},
     human::{Many, Part, Size, Span},
+    ip_proxy::IpProxy,
     machine::LoadBalancer,
     other_machines::OtherMachine,
     proxy::Proxy,
@@ -349,7 +351,8 @@ section! {
 }
 
 section! {
-    /// `[[route]]`: a part of a site and its source. Exactly one of `to`, `files`, `redirect`, `proxy` and `webtransport` is set.
+    /// `[[route]]`: a part of a site and its source. Exactly one of `to`, `files`, `redirect`, `proxy`, `ip-proxy` and
+    /// `webtransport` is set.
     pub struct Route {
         /// Host names, as in `example.org` or `*.example.org`; none for every name. One or a list.
         host: Many = Many::default(),
@@ -375,6 +378,8 @@ section! {
         redirect_status: u16 = 308,
         /// MASQUE proxy to targets that clients name.
         proxy: Option<Proxy> = None,
+        /// MASQUE proxy for IP packets.
+        ip_proxy: Option<IpProxy> = None,
         /// WebTransport sessions to a back end.
         webtransport: Option<WebTransport> = None,
         /// File names that are served for a directory; the first that exists wins. One or a list.

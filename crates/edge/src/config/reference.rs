@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::{
     Acme, Admin, BackEndTls, BasicAuth, Capture, Certificate, ClientCertificates, Compression, Config, Cors, Files,
-    HeaderRules, Health, Http3, Keys, Limits, LoadBalancer, Log, Metrics, OtherMachine, Policy, Proxy, RateLimit,
-    Route, Signer, Sticky, Stream, Transport, TrustedProxies, Upgrade, WebTransport,
+    HeaderRules, Health, Http3, IpProxy, Keys, Limits, LoadBalancer, Log, Metrics, OtherMachine, Policy, Proxy,
+    RateLimit, Route, Signer, Sticky, Stream, Transport, TrustedProxies, Upgrade, WebTransport,
     section::{Section, file_name},
 };
 
@@ -40,6 +40,7 @@ pub fn markdown() -> String {
     section::<Metrics>(&mut page, "[metrics]");
     section::<Route>(&mut page, "[[route]]");
     section::<Proxy>(&mut page, "[route.proxy]");
+    section::<IpProxy>(&mut page, "[route.ip-proxy]");
     section::<WebTransport>(&mut page, "[route.webtransport]");
     section::<Sticky>(&mut page, "[route.sticky]");
     section::<BackEndTls>(&mut page, "[route.tls]");

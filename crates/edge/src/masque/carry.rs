@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use super::{
     PARTS,
+    ip::IpTunnel,
     tcp::TcpTunnel,
     udp::{End, UdpTunnel},
 };
@@ -23,6 +24,7 @@ use crate::{
 /// A tunnel to a target.
 pub(super) enum Tunnel {
     Udp(Box<UdpTunnel>),
+    Ip(Box<IpTunnel>),
     Tcp(Box<TcpTunnel>),
 }
 
@@ -37,6 +39,7 @@ impl Tunnel {
     pub(super) fn traffic(&self) -> &Arc<Traffic> {
         match self {
             Self::Udp(tunnel) => &tunnel.traffic,
+            Self::Ip(tunnel) => &tunnel.traffic,
             Self::Tcp(tunnel) => &tunnel.traffic,
         }
     }
@@ -58,7 +61,13 @@ impl Tunnel {
                         let end = tunnel.over_h3(content, &datagrams, &mut answer, charge).await;
                         result_of(end, &cause)
                     }
-                    (Self::Udp(_), None) => Err(ErrorWithEnding::error(Ending::Fault, "a stream without datagrams")),
+                    (Self::Ip(tunnel), Some(datagrams)) => {
+                        let end = tunnel.over_h3(content, &datagrams, &mut answer, charge).await;
+                        result_of(end, &cause)
+                    }
+                    (Self::Udp(_) | Self::Ip(_), None) => {
+                        Err(ErrorWithEnding::error(Ending::Fault, "a stream without datagrams"))
+                    }
                     (Self::Tcp(tunnel), _) => tunnel.over_h3(content, &mut answer, charge.budget()).await,
                 }
             };
@@ -77,7 +86,7 @@ impl Tunnel {
     }
 }
 
-/// Result of a request whose tunnel for UDP has ended. An unreachable target and the idle timeout end the stream cleanly.
+/// Result of a request whose tunnel for UDP or IP has ended. An unreachable target and the idle timeout end the stream cleanly.
 // RFC 9298 §3.1 MUST-7: the stream is closed when the socket is
 fn result_of(end: End, cause: &Cause) -> Result<(), BodyError> {
     match end {
@@ -100,6 +109,10 @@ impl Upgraded {
             Err(error) => Err(ErrorWithEnding::error(Ending::Cancelled, error.to_string())),
             Ok(client) => match tunnel {
                 Tunnel::Udp(tunnel) => {
+                    let end = tunnel.over_stream(TokioIo::new(client), charge).await;
+                    result_of(end, &entry.cause())
+                }
+                Tunnel::Ip(tunnel) => {
                     let end = tunnel.over_stream(TokioIo::new(client), charge).await;
                     result_of(end, &entry.cause())
                 }

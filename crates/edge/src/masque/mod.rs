@@ -1,4 +1,5 @@
-//! Proxy of a route: tunnels for UDP (CONNECT-UDP, RFC 9298) and TCP (CONNECT) to targets that clients name.
+//! Proxies of routes: tunnels for UDP (CONNECT-UDP, RFC 9298) and TCP (CONNECT) to targets that clients name, and in `ip` for IP packets
+//! (CONNECT-IP, RFC 9484).
 //!
 //! The files, in the order in which a request meets them: `crate::access` identifies clients by tokens; `clients` limits each of them;
 //! `crate::resolve` finds addresses; `rules` and `listeners` check them; `refusal` is the response to refused requests; `carry` runs a
@@ -6,6 +7,7 @@
 
 mod carry;
 mod clients;
+mod ip;
 mod listeners;
 mod refusal;
 mod rules;
@@ -39,6 +41,7 @@ use self::{
 pub(crate) use self::{
     carry::Upgraded,
     clients::{ClientKey, ClientLimits, Clients, NoPlace, TunnelPlace},
+    ip::{IpProxy, IpShared, TunDevices},
     listeners::Listeners,
     udp::TargetSocket,
 };
@@ -124,7 +127,7 @@ impl Proxy {
         Ok(Self {
             template: Template::for_server(&config.template_of(route))?,
             access,
-            rules: Rules::new(config),
+            rules: Rules::new(&config.allow, &config.deny, &config.deny_ports),
             limits,
             resolver: Box::new(SystemResolver::default()),
             clients: clients.clone(),

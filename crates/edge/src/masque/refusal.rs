@@ -28,6 +28,12 @@ pub(super) enum Refusal {
     ConnectionRefused,
     /// The target did not accept the connection in time.
     Timeout,
+    /// No TUN device.
+    Device(String),
+    /// The client's scope has no route, or no address is left for the versions in it.
+    NoAddress(&'static str),
+    /// The path to the client does not carry the packets of IPv6.
+    PathMtu,
 }
 
 impl Refusal {
@@ -46,6 +52,9 @@ impl Refusal {
             Self::DnsTimeout => "dns-timeout",
             Self::Unreachable(_) | Self::ConnectionRefused => "unreachable",
             Self::Timeout => "timeout",
+            Self::Device(_) => "device",
+            Self::NoAddress(_) => "no-address",
+            Self::PathMtu => "path-mtu",
         }
     }
 
@@ -59,6 +68,9 @@ impl Refusal {
             Self::Memory => Ending::Memory,
             Self::Dns(_) | Self::Unreachable(_) | Self::ConnectionRefused => Ending::Unreachable,
             Self::DnsTimeout | Self::Timeout => Ending::Timeout,
+            Self::Device(_) => Ending::Fault,
+            Self::NoAddress(_) => Ending::Queued,
+            Self::PathMtu => Ending::Refused,
         }
     }
 
@@ -78,6 +90,9 @@ impl Refusal {
             Self::Unreachable(why) => format!("the target cannot be reached: {why}"),
             Self::ConnectionRefused => "the target refused the connection".to_owned(),
             Self::Timeout => "the target did not accept the connection in time".to_owned(),
+            Self::Device(why) => format!("the proxy has no TUN device: {why}"),
+            Self::NoAddress(why) => (*why).to_owned(),
+            Self::PathMtu => "the path to the client does not carry IPv6 packets of 1280 bytes".to_owned(),
         }
     }
 
@@ -99,6 +114,8 @@ impl Refusal {
             Self::Unreachable(_) => (StatusCode::BAD_GATEWAY, "destination_ip_unroutable"),
             Self::ConnectionRefused => (StatusCode::BAD_GATEWAY, "connection_refused"),
             Self::Timeout => (StatusCode::GATEWAY_TIMEOUT, "connection_timeout"),
+            Self::Device(_) | Self::PathMtu => (StatusCode::SERVICE_UNAVAILABLE, "proxy_configuration_error"),
+            Self::NoAddress(_) => (StatusCode::SERVICE_UNAVAILABLE, "connection_limit_reached"),
         }
     }
 

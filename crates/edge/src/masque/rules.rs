@@ -30,9 +30,8 @@ pub(super) enum Prohibited {
 
 impl Rules {
     /// Makes rules from the configuration, which was checked when it was read.
-    pub(super) fn new(config: &config::Proxy) -> Self {
-        let networks = |many: &config::Many| many.0.iter().filter_map(|text| text.parse().ok()).collect();
-        Self { allow: networks(&config.allow), deny: networks(&config.deny), denied_ports: config.deny_ports.clone() }
+    pub(super) fn new(allow: &config::Many, deny: &config::Many, deny_ports: &[u16]) -> Self {
+        Self { allow: Network::all(&allow.0), deny: Network::all(&deny.0), denied_ports: deny_ports.to_vec() }
     }
 
     /// Checks a port, before any look-up.
@@ -141,11 +140,11 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Many, Proxy};
+    use crate::config::Many;
 
     fn rules(allow: &[&str], deny: &[&str]) -> Rules {
         let many = |list: &[&str]| Many(list.iter().map(|text| (*text).to_owned()).collect());
-        Rules::new(&Proxy { allow: many(allow), deny: many(deny), ..Proxy::default() })
+        Rules::new(&many(allow), &many(deny), &[25])
     }
 
     fn check(rules: &Rules, address: &str) -> Result<(), Prohibited> {

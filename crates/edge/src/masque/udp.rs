@@ -66,7 +66,7 @@ pub(super) enum End {
 }
 
 impl End {
-    fn malformed(error: impl std::fmt::Display) -> Self {
+    pub(super) fn malformed(error: impl std::fmt::Display) -> Self {
         Self::Broken(ErrorWithEnding::error(Ending::Malformed, error.to_string()))
     }
 }
@@ -344,11 +344,11 @@ impl UdpTunnel {
     }
 }
 
-fn in_the_middle() -> End {
+pub(super) fn in_the_middle() -> End {
     End::malformed("the client's stream ends in the middle of a capsule")
 }
 
-fn by_client(error: io::Error) -> End {
+pub(super) fn by_client(error: io::Error) -> End {
     End::Broken(ErrorWithEnding::error(Ending::Cancelled, error.to_string()))
 }
 
@@ -360,17 +360,17 @@ fn in_capsule(payload: &[u8]) -> Vec<u8> {
 }
 
 /// Time without traffic.
-struct Idle {
+pub(super) struct Idle {
     last: Instant,
     timeout: Duration,
 }
 
 impl Idle {
-    fn new(timeout: Duration) -> Self {
+    pub(super) fn new(timeout: Duration) -> Self {
         Self { last: Instant::now(), timeout }
     }
 
-    fn on_traffic(&mut self) {
+    pub(super) fn on_traffic(&mut self) {
         self.last = Instant::now();
     }
 
@@ -379,7 +379,7 @@ impl Idle {
     }
 
     /// Waits for the idle timeout.
-    async fn over(&self) {
+    pub(super) async fn over(&self) {
         tokio::time::sleep_until(self.until()).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Metrics of tunnels of proxies (CONNECT-UDP and CONNECT) and of WebTransport sessions.
+//! Metrics of tunnels of proxies (CONNECT-UDP, CONNECT-IP and CONNECT) and of WebTransport sessions.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -11,6 +11,8 @@ use prometheus_client::{
 pub(crate) enum TunnelKind {
     /// CONNECT-UDP.
     Udp,
+    /// CONNECT-IP.
+    Ip,
     /// CONNECT.
     Tcp,
     /// A session of WebTransport.
@@ -21,6 +23,7 @@ impl TunnelKind {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Udp => "udp",
+            Self::Ip => "ip",
             Self::Tcp => "tcp",
             Self::WebTransport => "webtransport",
         }
@@ -89,7 +92,7 @@ impl TunnelMetrics {
             opened: figure!(
                 registry,
                 "tunnels_opened",
-                "Opened tunnels, by kind: CONNECT-UDP (udp), CONNECT (tcp), WebTransport sessions (webtransport)",
+                "Opened tunnels, by kind: CONNECT-UDP (udp), CONNECT-IP (ip), CONNECT (tcp), WebTransport sessions (webtransport)",
                 Family::default()
             ),
             open: figure!(registry, "tunnels", "Tunnels to targets at the moment", Family::default()),
@@ -97,19 +100,19 @@ impl TunnelMetrics {
             bytes: figure!(
                 registry,
                 "tunnel_bytes",
-                "Bytes of UDP payloads and TCP in tunnels, from clients to targets (up) and back (down)",
+                "Bytes of UDP payloads, IP packets and TCP in tunnels, from clients to targets (up) and back (down)",
                 Family::default()
             ),
             datagrams: figure!(
                 registry,
                 "tunnel_datagrams",
-                "UDP datagrams in tunnels, from clients to targets (up) and back (down)",
+                "UDP datagrams and IP packets in tunnels, from clients to targets (up) and back (down)",
                 Family::default()
             ),
             dropped: figure!(
                 registry,
                 "tunnel_datagrams_dropped",
-                "UDP datagrams that tunnels dropped, by direction and reason",
+                "UDP datagrams and IP packets that tunnels dropped, by direction and reason",
                 Family::default()
             ),
         }

@@ -36,6 +36,14 @@ pub(crate) enum DropReason {
     NotSent,
     /// No target for datagrams.
     NoTarget,
+    /// Packet that no router forwards.
+    Malformed,
+    /// Source address that was not assigned to the client.
+    Spoofed,
+    /// Destination, or source on the way back, outside of the routes of the tunnel.
+    NoRoute,
+    /// Destination that the rules prohibit.
+    Prohibited,
 }
 
 impl Direction {
@@ -49,7 +57,7 @@ impl Direction {
 
 impl DropReason {
     /// Number of reasons.
-    const COUNT: usize = 6;
+    const COUNT: usize = 10;
 
     fn name(self) -> &'static str {
         match self {
@@ -59,6 +67,10 @@ impl DropReason {
             Self::Rate => "rate",
             Self::NotSent => "not-sent",
             Self::NoTarget => "no-target",
+            Self::Malformed => "malformed",
+            Self::Spoofed => "spoofed",
+            Self::NoRoute => "no-route",
+            Self::Prohibited => "prohibited",
         }
     }
 
@@ -210,6 +222,10 @@ mod tests {
             DropReason::Rate,
             DropReason::NotSent,
             DropReason::NoTarget,
+            DropReason::Malformed,
+            DropReason::Spoofed,
+            DropReason::NoRoute,
+            DropReason::Prohibited,
         ];
         for traffic in &tunnels {
             for (number, reason) in (1..).zip(reasons) {
@@ -217,7 +233,7 @@ mod tests {
                 traffic.on_drop(Direction::Down, reason);
                 traffic.on_drop(Direction::Down, reason);
             }
-            assert_eq!(traffic.dropped(), 21 + 12);
+            assert_eq!(traffic.dropped(), 55 + 20);
         }
         for (number, reason) in (1..).zip(reasons) {
             let count = |direction: Direction| {

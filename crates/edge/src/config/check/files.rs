@@ -9,7 +9,7 @@ use std::{
 use super::super::{
     Config,
     address::back_end,
-    clients, examine, machine, proxy,
+    clients, examine, ip_proxy, machine, proxy,
     read::{
         ConfigCause, Fault,
         Step::{self, Key, Number},
@@ -36,9 +36,15 @@ impl Config {
         let paths = own.into_iter().chain(certificates).chain(clients).chain(signer);
         let files = self.routes.iter_mut().flat_map(|route| {
             let tokens = route.proxy.as_mut().map(|proxy| &mut proxy.tokens);
+            let ip_tokens = route.ip_proxy.as_mut().map(|proxy| &mut proxy.tokens);
             let pages = route.error_pages.values_mut();
             let users = route.basic_auth.as_mut().map(|auth| &mut auth.users);
-            [&mut route.files, &mut route.tls.roots].into_iter().chain(tokens).chain(users).chain(pages)
+            [&mut route.files, &mut route.tls.roots]
+                .into_iter()
+                .chain(tokens)
+                .chain(ip_tokens)
+                .chain(users)
+                .chain(pages)
         });
         for path in paths.chain(files).filter(|path| !path.is_empty()) {
             *path = directory.join(&*path).to_string_lossy().into_owned();
@@ -100,6 +106,7 @@ impl Config {
         }
         self.check_loops()?;
         proxy::check_files(&self.routes)?;
+        ip_proxy::check_files(&self.routes)?;
         clients::check_files(self)?;
         machine::check_files(self)?;
         site::check_files(&self.routes)?;

@@ -11,7 +11,7 @@ mod tests;
 use super::{
     Acme, Config, Many, Route,
     address::address,
-    clients, machine, other_machines, proxy,
+    clients, ip_proxy, machine, other_machines, proxy,
     read::{
         Fault,
         Step::{self, Key, Number},
@@ -87,6 +87,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         .hint("[[route]]\n      to = \"http://127.0.0.1:8080\""));
     }
     proxy::check_connect(&config.routes)?;
+    ip_proxy::check_all(&config.routes)?;
     webtransport::check_limits(config)?;
     for (number, route) in config.routes.iter().enumerate() {
         route::check(number, route)?;

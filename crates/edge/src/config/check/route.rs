@@ -4,7 +4,7 @@ use super::{
     super::{
         BackEndTls, Balance, Route,
         address::{back_end, back_end_name},
-        clients, proxy,
+        clients, ip_proxy, proxy,
         read::{
             Fault,
             Step::{Key, Number},
@@ -28,6 +28,7 @@ pub(super) fn check(number: usize, route: &Route) -> Result<(), Fault> {
     }
     let handlers = [
         ("proxy", route.proxy.is_some()),
+        ("ip-proxy", route.ip_proxy.is_some()),
         ("webtransport", route.webtransport.is_some()),
         ("to", !route.to.0.is_empty()),
         ("files", !route.files.is_empty()),
@@ -37,7 +38,7 @@ pub(super) fn check(number: usize, route: &Route) -> Result<(), Fault> {
         [] => {
             return Err(Fault::new(
                 &[Key("route"), Number(number)],
-                "expected `to`, `files`, `redirect`, `proxy` or `webtransport`",
+                "expected `to`, `files`, `redirect`, `proxy`, `ip-proxy` or `webtransport`",
             )
             .hint(
                 "to = \"http://127.0.0.1:8080\" sends requests to a back end, files = \"/var/www\" serves a directory",
@@ -52,6 +53,9 @@ pub(super) fn check(number: usize, route: &Route) -> Result<(), Fault> {
     site::check(number, route)?;
     if let Some(config) = &route.proxy {
         return proxy::check(number, route, config);
+    }
+    if let Some(config) = &route.ip_proxy {
+        return ip_proxy::check(number, route, config);
     }
     if let Some(config) = &route.webtransport {
         return webtransport::check(number, route, config);
