@@ -14,6 +14,15 @@ pub enum ProxyError {
     /// The proxy is neither a host nor a URI template.
     #[error(transparent)]
     Template(#[from] TemplateError),
+    /// The proxy is neither a host nor a URI template of an IP proxy.
+    #[error(transparent)]
+    IpTemplate(TemplateError),
+    /// URI template of another kind of proxy.
+    #[error("the URI template is one for another kind of tunnel")]
+    OtherTemplate,
+    /// Limits of a tunnel for which the URI template has no variable.
+    #[error("the URI template has no variable for the target or the protocol")]
+    NoScope,
     /// Target that cannot be written into a request.
     #[error("the target cannot be written into a request: {0}")]
     Target(#[source] http::Error),
@@ -23,7 +32,7 @@ pub enum ProxyError {
     /// No connection to the proxy.
     #[error(transparent)]
     Connection(#[from] FetchError),
-    /// Proxy without extended CONNECT (RFC 9220): it is no proxy for UDP.
+    /// Proxy without extended CONNECT (RFC 9220): it is no proxy for UDP or IP.
     #[error("the proxy does not offer extended CONNECT")]
     NoExtendedConnect,
     /// Refusal by the proxy.
@@ -56,6 +65,9 @@ impl ProxyError {
             Self::Template(_) => {
                 "name a host, as in proxy.example.org:443, or a template, as in https://proxy.example.org/masque{?target_host,target_port}"
             }
+            Self::IpTemplate(_) | Self::OtherTemplate | Self::NoScope => {
+                "name a host, as in proxy.example.org:443, or a template, as in https://proxy.example.org/masque/ip{?target,ipproto}"
+            }
             Self::Target(_) => "the target is a host and a port",
             Self::Token(_) => "the token has letters and digits",
             Self::Connection(FetchError::Resolve { .. }) => "check the spelling of the proxy, or give an IP address",
@@ -69,7 +81,9 @@ impl ProxyError {
                 401 | 407 => "the proxy asks for a token",
                 400 => "the proxy does not understand the target: it may have another URI template",
                 403 => "the rules of the proxy prohibit this target",
-                404 | 405 | 501 => "the server has no proxy there: it may have another URI template, or carry no TCP",
+                404 | 405 | 501 => {
+                    "the server has no such proxy there: it may have another URI template, or carry no TCP, UDP or IP"
+                }
                 429 => "this client has too many tunnels, or opens them too fast: try again later",
                 502 | 504 => "the proxy does not reach the target: check its name and port",
                 _ => "ask the operator of the proxy",

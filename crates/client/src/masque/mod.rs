@@ -1,4 +1,4 @@
-//! Tunnels through a proxy: UDP (CONNECT-UDP, RFC 9298) and TCP (CONNECT), over HTTP/3, or over HTTP/2 where UDP is blocked.
+//! Tunnels through a proxy: UDP (CONNECT-UDP, RFC 9298), IP packets (CONNECT-IP, RFC 9484) and TCP (CONNECT), over HTTP/3, or over HTTP/2 where UDP is blocked.
 //!
 //! All tunnels share a connection to the proxy. Over HTTP/3, UDP payloads are sent as QUIC datagrams. A payload of 1,200 bytes or less that does
 //! not fit is sent as a capsule on the stream of its tunnel; a larger one is dropped, as on a path with a smaller MTU. Over HTTP/2 all payloads
@@ -21,16 +21,18 @@
 //! ```
 
 mod error;
+mod ip;
 mod over_h2;
 mod stream;
 mod tcp;
 mod udp;
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use h3_quic::{
     Datagrams, Protocol,
     client::SendRequest,
+    connect_ip::Scope,
     connect_udp::{PROTOCOL, Template},
 };
 use http::{HeaderName, HeaderValue, Request, StatusCode, Uri, header, response, uri::InvalidUri};
@@ -38,8 +40,12 @@ use http_body_util::channel::Channel as BodyChannel;
 use tiderace::Endpoint;
 use tokio::sync::Mutex;
 
+/// Types of IP proxying: scopes, prefixes, capsules and headers of packets.
+pub use h3_quic::connect_ip;
+
 pub use self::{
     error::ProxyError,
+    ip::{IpEvent, IpReceiver, IpSender, IpTunnel, SentPacket},
     tcp::{TcpReceiver, TcpSender, TcpTunnel},
     udp::{SentPayload, UdpReceiver, UdpSender, UdpTunnel},
 };
@@ -79,7 +85,10 @@ type Observer = Arc<dyn Fn(ProxyConnection) + Send + Sync>;
 /// Client of a proxy.
 pub struct ProxyClient {
     connector: Arc<PrivateClient>,
-    template: Template,
+    /// Template of requests for UDP; `None` when that of another kind was given.
+    template: Option<Template>,
+    /// The same for IP.
+    ip_template: Option<connect_ip::Template>,
     host: String,
     port: u16,
     authorization: Option<HeaderValue>,
@@ -120,6 +129,13 @@ impl Carrier {
         }
     }
 
+    fn remote(&self) -> Option<SocketAddr> {
+        match self {
+            Self::H3 { sender, .. } => sender.connection().remote_address(),
+            Self::H2(link) => link.remote(),
+        }
+    }
+
     fn is_closed(&self) -> bool {
         match self {
             Self::H3 { sender, .. } => sender.connection().close_reason().is_some(),
@@ -135,6 +151,8 @@ struct Opened {
     /// Datagrams of the stream, over HTTP/3.
     datagrams: Option<Datagrams>,
     is_h3: bool,
+    /// Address of the proxy.
+    remote: Option<SocketAddr>,
     status: StatusCode,
 }
 
@@ -145,8 +163,35 @@ impl ProxyClient {
     /// # Errors
     /// When the proxy, the token or the settings cannot be used.
     pub fn new(settings: &Settings, proxy: &str, token: Option<&str>) -> Result<Self, ProxyError> {
-        let template: Template = if proxy.contains("://") { proxy.parse()? } else { Template::at(proxy)? };
-        let uri: Uri = template.expand("a", 1).parse().map_err(|error: InvalidUri| ProxyError::Target(error.into()))?;
+        let templates = if proxy.contains("://") {
+            (Some(proxy.parse()?), None)
+        } else {
+            (Some(Template::at(proxy)?), Some(connect_ip::Template::at(proxy)?))
+        };
+        Self::with(settings, templates, token)
+    }
+
+    /// A client of an IP proxy, as in [`new`](Self::new). The template of a host is the default one (RFC 9484 §3).
+    ///
+    /// # Errors
+    /// As `new`.
+    pub fn for_ip(settings: &Settings, proxy: &str, token: Option<&str>) -> Result<Self, ProxyError> {
+        if !proxy.contains("://") {
+            return Self::new(settings, proxy, token);
+        }
+        let template = proxy.parse().map_err(ProxyError::IpTemplate)?;
+        Self::with(settings, (None, Some(template)), token)
+    }
+
+    fn with(
+        settings: &Settings,
+        (template, ip_template): (Option<Template>, Option<connect_ip::Template>),
+        token: Option<&str>,
+    ) -> Result<Self, ProxyError> {
+        let of_udp = template.as_ref().map(|template| template.expand("a", 1));
+        let of_ip = ip_template.as_ref().map(|template| template.expand(&Scope::default()));
+        let uri = of_udp.or(of_ip).unwrap_or_default();
+        let uri: Uri = uri.parse().map_err(|error: InvalidUri| ProxyError::Target(error.into()))?;
         let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
         let authorization = token.map(|token| HeaderValue::from_str(&format!("Bearer {token}")));
         let mut authorization = authorization.transpose().map_err(ProxyError::Token)?;
@@ -158,6 +203,7 @@ impl ProxyClient {
             host,
             port: uri.port_u16().unwrap_or(443),
             template,
+            ip_template,
             authorization,
             limit: settings.timeouts.response,
             route: Route::default(),
@@ -237,17 +283,19 @@ impl ProxyClient {
             {
                 carrier = self.connection().await?;
             }
-            match carrier {
-                Carrier::H3 { sender, .. } => ask_h3(sender, request, protocol).await,
+            let remote = carrier.remote();
+            let (head, sender, receiver, is_h3) = match carrier {
+                Carrier::H3 { sender, .. } => ask_h3(sender, request, protocol).await?,
                 Carrier::H2(mut link) => {
                     let (stream, response) = link.ask(request, protocol).await?;
                     let (head, content) = response.into_parts();
-                    Ok((head, SendHalf::H2(H2Send::new(stream)), RecvHalf::H2(content), false))
+                    (head, SendHalf::H2(H2Send::new(stream)), RecvHalf::H2(content), false)
                 }
-            }
+            };
+            Ok::<_, ProxyError>((head, sender, receiver, is_h3, remote))
         };
         let answered = tokio::time::timeout(self.limit, asking).await;
-        let (mut head, sender, receiver, is_h3) = answered.map_err(|_| ProxyError::TimedOut(self.limit))??;
+        let (mut head, sender, receiver, is_h3, remote) = answered.map_err(|_| ProxyError::TimedOut(self.limit))??;
         let status = head.status;
         // RFC 9298 §3.1 MUST-8, RFC 9298 §3.5 MUST-1
         if !status.is_success() {
@@ -258,7 +306,7 @@ impl ProxyClient {
         if matches!(status.as_u16(), 204..=206) {
             return Err(ProxyError::NoTunnel(status));
         }
-        Ok(Opened { sender, receiver, datagrams: head.extensions.remove(), is_h3, status })
+        Ok(Opened { sender, receiver, datagrams: head.extensions.remove(), is_h3, remote, status })
     }
 
     /// Opens a tunnel for UDP to a host, a name or an IP address, and a port.
@@ -267,13 +315,37 @@ impl ProxyClient {
     /// When the proxy cannot be reached, or refuses.
     pub async fn open_udp(&self, host: &str, port: u16) -> Result<UdpTunnel, ProxyError> {
         // RFC 9298 §3.4 SHALL-1, SHALL-2, RFC 9298 §6 SHOULD-2
-        let request = Request::connect(self.template.expand(host, port)).header(CAPSULE_PROTOCOL, "?1");
+        let template = self.template.as_ref().ok_or(ProxyError::OtherTemplate)?;
+        let request = Request::connect(template.expand(host, port)).header(CAPSULE_PROTOCOL, "?1");
         let request = request.body(()).map_err(ProxyError::Target)?;
         let opened = self.ask(request, Some(PROTOCOL), header::AUTHORIZATION).await?;
         if opened.is_h3 && opened.datagrams.is_none() {
             return Err(ProxyError::NoTunnel(opened.status));
         }
         Ok(UdpTunnel::new(opened.sender, opened.receiver, opened.datagrams))
+    }
+
+    /// Opens a tunnel for IP packets to the targets of a scope.
+    ///
+    /// # Errors
+    /// When the proxy cannot be reached, or refuses.
+    // RFC 9484 §4.4
+    pub async fn open_ip(&self, scope: &Scope) -> Result<IpTunnel, ProxyError> {
+        let template = self.ip_template.as_ref().ok_or(ProxyError::OtherTemplate)?;
+        if !template.carries(scope) {
+            return Err(ProxyError::NoScope);
+        }
+        let request = Request::connect(template.expand(scope)).header(CAPSULE_PROTOCOL, "?1");
+        let request = request.body(()).map_err(ProxyError::Target)?;
+        let opened = self.ask(request, Some(connect_ip::PROTOCOL), header::AUTHORIZATION).await?;
+        if opened.is_h3 && opened.datagrams.is_none() {
+            return Err(ProxyError::NoTunnel(opened.status));
+        }
+        // Before packets come that are too large.
+        if let Some(datagrams) = &opened.datagrams {
+            datagrams.discover_max_size();
+        }
+        Ok(IpTunnel::new(opened.sender, opened.receiver, opened.datagrams, opened.remote))
     }
 
     /// Opens a tunnel for TCP to a host and a port.

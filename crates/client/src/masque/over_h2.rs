@@ -1,6 +1,7 @@
 //! Connection to a proxy over HTTP/2, for networks that block UDP: CONNECT, and extended CONNECT (RFC 8441).
 
 use std::{
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -38,6 +39,7 @@ const PING: Duration = Duration::from_secs(20);
 pub(super) struct H2Link {
     sender: SendRequest<Bytes>,
     is_closed: Arc<AtomicBool>,
+    remote: Option<SocketAddr>,
 }
 
 impl H2Link {
@@ -46,6 +48,7 @@ impl H2Link {
         let mut builder = Builder::new();
         builder.enable_push(false).max_header_list_size(FIELDS).max_send_buffer_size(UNSENT);
         builder.initial_window_size(STREAM).initial_connection_window_size(CONNECTION);
+        let remote = stream.get_ref().0.peer_addr().ok();
         let handshake = builder.handshake::<_, Bytes>(stream).await;
         let (sender, mut connection) = handshake.map_err(|error| broken_h2(&error))?;
         let ping = connection.ping_pong();
@@ -65,7 +68,12 @@ impl H2Link {
         closing.await_driver(driver);
         let ended = || ProxyError::Broken(Cause::other("the proxy closed the connection over HTTP/2 at its start"));
         has_settled.await.map_err(|_| ended())?;
-        Ok(Self { sender, is_closed })
+        Ok(Self { sender, is_closed, remote })
+    }
+
+    /// Address of the proxy.
+    pub(super) fn remote(&self) -> Option<SocketAddr> {
+        self.remote
     }
 
     pub(super) fn is_closed(&self) -> bool {
