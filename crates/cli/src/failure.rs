@@ -33,6 +33,11 @@ impl Failure {
         Self { code: UNSUPPORTED, ..Self::new(message) }
     }
 
+    /// Sets the exit code.
+    pub(crate) fn code(self, code: u8) -> Self {
+        Self { code, ..self }
+    }
+
     /// Adds what to do about it.
     pub(crate) fn hint(mut self, hint: impl Display) -> Self {
         self.hint = Some(hint.to_string());

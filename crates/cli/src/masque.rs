@@ -1,7 +1,9 @@
-//! `tiderace masque`: forwards local UDP and TCP ports, and SOCKS5, through a proxy, over HTTP/3 or HTTP/2.
+//! `tiderace masque`: forwards local UDP and TCP ports, SOCKS5, and the packets of a TUN device through a proxy, over HTTP/3 or HTTP/2.
 
 mod connections;
 mod flow;
+#[cfg(target_os = "linux")]
+mod ip;
 mod socks;
 mod tcp;
 mod udp;
@@ -32,10 +34,11 @@ use crate::{
     stdout::write_json_line,
 };
 
-/// Carry UDP or TCP through a MASQUE proxy.
+/// Carry UDP, TCP or IP packets through a MASQUE proxy.
 ///
 /// The command forwards a local port to a target behind the proxy, or to the targets that programs name with SOCKS5: datagrams with
-/// CONNECT-UDP (RFC 9298), connections with CONNECT, all over one connection to the proxy. `tiderace edge` is such a proxy.
+/// CONNECT-UDP (RFC 9298), connections with CONNECT, all over one connection to the proxy. Or it makes a network interface whose packets go
+/// through the proxy, with CONNECT-IP (RFC 9484). `tiderace edge` is such a proxy.
 ///
 /// QUIC is raced against TCP: tunnels go over HTTP/3, and over HTTP/2 on networks that block UDP. The command says which, and why.
 #[derive(Debug, Parser)]
@@ -81,6 +84,36 @@ enum Command {
   tiderace masque socks --proxy proxy.example.org --token-file token
   curl --proxy socks5h://127.0.0.1:1080 https://www.example.org/")]
     Socks(SocksArgs),
+    /// Make a network interface whose packets go through the proxy.
+    ///
+    /// The command opens a TUN device, and gives it the addresses and routes that the proxy assigns. Packets to the proxy itself stay outside.
+    /// Names are resolved as before: the command does not change the resolvers of the system. It takes CAP_NET_ADMIN, and Linux.
+    ///
+    /// Ctrl-C ends the command. Addresses and routes are removed with it.
+    ///
+    /// Exit code 0: ended by a signal. 1: the proxy cannot be reached, refuses or ends the tunnel, or the device cannot be opened. 2: an
+    /// option is wrong.
+    #[cfg(target_os = "linux")]
+    #[command(after_help = "Examples:
+  sudo tiderace masque ip --proxy proxy.example.org --token-file token
+  sudo tiderace masque ip --proxy proxy.example.org --token-file token --target 192.0.2.0/24 --protocol udp")]
+    Ip(IpArgs),
+}
+
+#[cfg(target_os = "linux")]
+#[derive(Debug, Group)]
+struct IpArgs {
+    /// Limit the tunnel to this target: a name, which the proxy resolves, an address, or a network
+    #[arg(long, value_name = "NAME|ADDRESS[/BITS]", default_value = "*")]
+    target: String,
+    /// Limit the tunnel to this protocol: tcp, udp, icmp or a number. ICMP is always carried
+    #[arg(long, value_name = "PROTOCOL")]
+    protocol: Option<String>,
+    /// Name of the TUN device; `%d` stands for the first free number
+    #[arg(long, value_name = "NAME", default_value = "tiderace%d")]
+    tun: String,
+    #[command(flatten)]
+    proxy: ProxyArgs,
 }
 
 #[derive(Debug, Group)]
@@ -166,6 +199,9 @@ struct ProxyArgs {
 /// Interval of NAT keep-alives on the connection to the proxy.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
+/// Constructor of a client, by the kind of its URI template.
+type NewClient = fn(&Settings, &str, Option<&str>) -> Result<ProxyClient, ProxyError>;
+
 /// A proxy, and the form of reports.
 struct Tunnels {
     proxy: ProxyClient,
@@ -196,13 +232,22 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
             Command::Udp(args) => &args.common.proxy,
             Command::Tcp(args) => &args.proxy,
             Command::Socks(args) => &args.proxy,
+            #[cfg(target_os = "linux")]
+            Command::Ip(args) => &args.proxy,
         };
-        let tunnels = Arc::new(proxy.tunnels()?);
+        let new = match &args.command {
+            #[cfg(target_os = "linux")]
+            Command::Ip(_) => ProxyClient::for_ip,
+            _ => ProxyClient::new,
+        };
+        let tunnels = Arc::new(proxy.tunnels(new)?);
         let interrupt = Interrupt::listen()?;
         let ended = match &args.command {
             Command::Udp(args) => udp::run(args, &tunnels, interrupt).await,
             Command::Tcp(args) => tcp::run(args, &tunnels, interrupt).await,
             Command::Socks(args) => socks::run(args, &tunnels, interrupt).await,
+            #[cfg(target_os = "linux")]
+            Command::Ip(args) => ip::run(args, &tunnels, interrupt).await,
         };
         tunnels.proxy.close().await;
         ended
@@ -211,7 +256,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 
 impl ProxyArgs {
     /// The way to the proxy. Nothing is sent yet.
-    fn tunnels(&self) -> Result<Tunnels, Failure> {
+    fn tunnels(&self, new: NewClient) -> Result<Tunnels, Failure> {
         let read = |path: &PathBuf| {
             std::fs::read(path).map_err(|error| {
                 Failure::new(format_args!("cannot read {}: {}", path.display(), address::plain(&error)))
@@ -244,7 +289,7 @@ impl ProxyArgs {
         let timeouts = Timeouts { connect: limit, response: limit, ..Timeouts::default() };
         let keep_alive = Some(KEEP_ALIVE);
         let settings = Settings { trust, timeouts, keep_alive, key_log: true, ..Settings::default() };
-        let proxy = ProxyClient::new(&settings, &self.proxy, token.as_deref());
+        let proxy = new(&settings, &self.proxy, token.as_deref());
         let proxy = proxy.map_err(|error| Failure::new(&error).hint(error.hint()))?;
         let proxy = match (self.http2, self.http3) {
             (true, _) => proxy.only(Leg::Tcp),

@@ -3,6 +3,7 @@
 #[path = "../gateway/mod.rs"]
 mod gateway;
 mod http2;
+mod ip;
 #[path = "../program/mod.rs"]
 mod program;
 #[path = "../scratch/mod.rs"]
