@@ -238,7 +238,8 @@ impl Generation {
         let targets: Vec<_> = config
             .routes
             .iter()
-            .map(|route| {
+            .enumerate()
+            .map(|(index, route)| {
                 let name = route.name();
                 // What is compared with the paths of requests has their form.
                 let path = path::normal(&route.path).map_or(route.path.clone(), |normal| normal.path.into_owned());
@@ -249,7 +250,7 @@ impl Generation {
                 } else if let Some(proxy) = &route.ip_proxy {
                     let PersistentState { proxy_clients, listeners, devices, .. } = persistent;
                     let shared = IpShared { clients: proxy_clients, listeners, devices, metrics };
-                    RouteHandler::IpProxy(Box::new(IpProxy::new(route, proxy, &shared)?))
+                    RouteHandler::IpProxy(Box::new(IpProxy::new((index, route), proxy, &shared)?))
                 } else if let Some(section) = &route.webtransport {
                     let clients = &persistent.session_clients;
                     let sessions = SessionRoute::new(section, &config.limits, &places, clients, metrics);

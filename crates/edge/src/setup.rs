@@ -69,10 +69,10 @@ pub enum SetupError {
     #[error("{0}")]
     Template(#[from] TemplateError),
     /// TUN device of a proxy that cannot be opened.
-    #[error("route {route}: cannot open the TUN device {device}: {source}")]
+    #[error("cannot open the TUN device {device}: {source}")]
     Device {
-        /// Name of the route.
-        route: String,
+        /// Number of the route, from 0.
+        route: usize,
         /// Name of the device.
         device: String,
         /// Error of the system.

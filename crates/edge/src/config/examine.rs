@@ -61,7 +61,8 @@ pub async fn examine(file: &Path, examination: Examination) -> Result<Examined, 
     let read = super::read::load_text(file)?;
     let mut warnings = certificates(&read.config);
     let tried = if examination.addresses { addresses(&read.config, &mut warnings) } else { Ok(()) };
-    tried.and_then(|()| outputs(&read.config, &mut warnings)).map_err(|fault| read.text.locate(fault))?;
+    let tried = tried.and_then(|()| outputs(&read.config, &mut warnings));
+    tried.and_then(|()| devices(&read.config, &mut warnings)).map_err(|fault| read.text.locate(fault))?;
     if let Some(patience) = examination.names {
         let resolver: Arc<dyn Resolve> = Arc::new(SystemResolver::default());
         warnings.extend(names(&read.config, &resolver, patience).await);
@@ -110,6 +111,21 @@ fn addresses(config: &Config, warnings: &mut Vec<Fault>) -> Result<(), Fault> {
                 return Err(fault);
             }
             warnings.push(fault);
+        }
+    }
+    Ok(())
+}
+
+/// Tries the TUN devices. One that does not exist is made, and vanishes again. A gateway that runs has its own.
+fn devices(config: &Config, warnings: &mut Vec<Fault>) -> Result<(), Fault> {
+    for (number, route) in config.routes.iter().enumerate() {
+        let Some(proxy) = &route.ip_proxy else { continue };
+        let Err(error) = tun::Device::open(&proxy.device) else { continue };
+        match error.kind() {
+            io::ErrorKind::ResourceBusy => {}
+            // Another user may.
+            io::ErrorKind::PermissionDenied => warnings.push(system::device(number, &proxy.device, &error)),
+            _ => return Err(system::device(number, &proxy.device, &error)),
         }
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::{fmt::Display, io, path::Path};
 
 use super::read::{
     ConfigCause, Fault,
-    Step::{self, Key},
+    Step::{self, Key, Number},
 };
 
 /// Address of `field` that cannot be served.
@@ -34,6 +34,20 @@ pub(crate) fn admin_socket(socket: &Path, why: &io::Error) -> Fault {
     let message = format!("cannot open the admin socket {}: {}", socket.display(), reason(why));
     Fault::of(&[Key("admin"), Key("socket")], message, ConfigCause::Output(why.kind()))
         .hint("below /run, systemd makes its directory: RuntimeDirectory=tiderace")
+}
+
+/// TUN device of a route that cannot be opened.
+pub(crate) fn device(route: usize, device: &str, why: &io::Error) -> Fault {
+    let at = [Key("route"), Number(route), Key("ip-proxy"), Key("device")];
+    let message = format!("cannot open the TUN device {device}: {why}");
+    let fault = Fault::of(&at, message, ConfigCause::Output(why.kind()));
+    match why.kind() {
+        io::ErrorKind::NotFound => fault.hint("`modprobe tun`; in a container: --device /dev/net/tun"),
+        io::ErrorKind::PermissionDenied => fault.hint(format!(
+            "`ip tuntap add dev {device} mode tun user NAME` makes it for the gateway's user; or AmbientCapabilities=CAP_NET_ADMIN with systemd"
+        )),
+        _ => fault.hint(format!("`ip address show {device}` shows what it is")),
+    }
 }
 
 /// Reason for which a new file or socket cannot be opened. It need not exist, but its directory has to.

@@ -75,6 +75,7 @@ impl ProcessError {
             Self::Listen { field, address, why } => system::listen(field, address, why),
             Self::AdminSocket { path, source } => system::admin_socket(path, source),
             Self::Setup(SetupError::AccessLog { path, source }) => system::access_log(path, source),
+            Self::Setup(SetupError::Device { route, device, source }) => system::device(*route, device, source),
             _ => return self,
         };
         Self::Refused { fault: Box::new(text.locate(fault)), source: Box::new(self) }
@@ -101,7 +102,6 @@ impl ProcessError {
             Self::Routable => {
                 Some("drain this machine at the load balancers, restart its service, and let it serve again".to_owned())
             }
-            Self::Setup(SetupError::Device { device, source, .. }) => Some(device_hint(device, source)),
             Self::Listen { .. }
             | Self::Workers(_)
             | Self::Keys(_)
@@ -109,16 +109,5 @@ impl ProcessError {
             | Self::Interrupted(_)
             | Self::Setup(_) => None,
         }
-    }
-}
-
-/// Advice about a TUN device that cannot be opened.
-fn device_hint(device: &str, source: &io::Error) -> String {
-    match source.kind() {
-        io::ErrorKind::NotFound => "`modprobe tun`; in a container: --device /dev/net/tun".to_owned(),
-        io::ErrorKind::PermissionDenied => format!(
-            "make it for the gateway's user: `ip tuntap add dev {device} mode tun user NAME`; or AmbientCapabilities=CAP_NET_ADMIN with systemd"
-        ),
-        _ => format!("`ip address show {device}` shows what it is"),
     }
 }

@@ -96,7 +96,7 @@ impl IpProxy {
     /// When its template, its tokens or its device cannot be used. Another process may have the device: it is the one from which this one
     /// takes over.
     pub(crate) fn new(
-        route: &config::Route,
+        (number, route): (usize, &config::Route),
         config: &config::IpProxy,
         shared: &IpShared<'_>,
     ) -> Result<Self, SetupError> {
@@ -130,7 +130,7 @@ impl IpProxy {
                 tracing::warn!("another process has the TUN device {}: {error}", config.device);
             }
             Err(source) => {
-                return Err(SetupError::Device { route: route.name(), device: config.device.clone(), source });
+                return Err(SetupError::Device { route: number, device: config.device.clone(), source });
             }
         }
         this.warn_without_forwarding();
