@@ -78,7 +78,7 @@ impl SentBytes {
         AwaitedDelivery { sent: self.clone(), mark, begun: Instant::now() }
     }
 
-    /// Everything was written.
+    /// All parts are written.
     fn flushed(&self) {
         let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
         for mark in marks.drain(..) {

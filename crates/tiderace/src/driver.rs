@@ -132,6 +132,15 @@ impl Driver {
         self.shared.shard
     }
 
+    /// Hands datagrams of connections that other machines hold to the links.
+    fn forward_elsewhere(&self, state: &mut State) {
+        while let Some((holder, datagram)) = state.endpoint.poll_elsewhere() {
+            let Some(links) = &state.machines else { continue };
+            let has_header = self.balancers().and_then(|all| all.way_back(datagram.local)).is_some();
+            links.forward(self.shard(), holder, &datagram, has_header);
+        }
+    }
+
     /// Reads available datagrams. Returns `true` if there may be more.
     fn receive(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
         if self.reading != state.reading {

@@ -13,8 +13,8 @@ use std::{
 };
 
 use transport::{
-    AttemptLog, ClientConfig, EndpointConfig, EndpointStats, GenerationIds, Handle, IdGeneration, RetryPolicy,
-    RoutableConfig, RoutableIds, ServerConfig, memory::ProcessBudget, ring::KeyRing,
+    AttemptLog, ClientConfig, EndpointConfig, EndpointStats, GenerationIds, Handle, IdGeneration, Machines,
+    RetryPolicy, RoutableConfig, RoutableIds, ServerConfig, memory::ProcessBudget, ring::KeyRing,
 };
 use units::Seed;
 
@@ -24,6 +24,7 @@ use crate::{
     driver::{Driver, PanicAction, Parts},
     error::ConnectError,
     load_balancers::LoadBalancers,
+    machines::MachineLinks,
     service::{Running, ServedConnection, Service},
     shards::{self, ShardLink, Shards},
     shared::{Shared, State},
@@ -327,6 +328,15 @@ impl Endpoint {
         let result = service.act(shared.clock.now(), connection, endpoint.connection_mut(connection)?, act);
         state.wake_driver();
         Some(result)
+    }
+
+    /// Sets the links to other machines; `None` leaves all packets to this one.
+    pub fn set_machines(&self, links: Option<&Arc<dyn MachineLinks>>) {
+        for shared in &self.shards {
+            let mut state = shared.lock();
+            state.endpoint.set_machines(links.map(|links| links.clone() as Arc<dyn Machines>));
+            state.machines = links.cloned();
+        }
     }
 
     /// Accepts connections with another configuration from here on, or with `None` no more; existing connections keep theirs,

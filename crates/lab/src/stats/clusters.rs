@@ -129,7 +129,7 @@ fn needed(effect: f64, error: f64, margin: f64, z: f64, clusters: usize) -> Opti
     times.is_finite().then(|| more_by(clusters, times))
 }
 
-/// This many times as many clusters. They did not decide, so at least one more.
+/// Multiple of the clusters. They did not decide, so at least one more.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts of floats saturate")]
 fn more_by(clusters: usize, times: f64) -> usize {
     ((to_f64(clusters) * times).ceil() as usize).max(clusters + 1)

@@ -188,7 +188,7 @@ impl Discrimination {
         (!congested).then(|| self.tolerance.share())
     }
 
-    /// Whether more is lost behind a queue that stands than behind an empty one.
+    /// Limit of the tolerance: true while more is lost behind a queue that stands than behind an empty one.
     fn exceeds_its_limit(&self) -> bool {
         self.lost.0 > self.empty.0 * EMPTY_FACTOR + EMPTY_SLACK && self.standing.stands(self.threshold)
     }

@@ -73,12 +73,12 @@ impl StandingQueue {
         told.then(|| ((self.mean - range.low) / width, (self.latest - range.low) / width))
     }
 
-    /// Whether a queue stands.
+    /// True while a queue stands.
     pub(super) fn stands(&self, threshold: Duration) -> bool {
         self.positions(threshold).is_some_and(|(mean, _)| mean > HIGH)
     }
 
-    /// Whether the queue is known to be empty: most of the time, and now. A flow that probes for bandwidth behind a short buffer has an empty
+    /// True while the queue is known to be empty: most of the time, and now. A flow that probes for bandwidth behind a short buffer has an empty
     /// queue most of the time, and its losses in the moments when it is full.
     pub(super) fn is_empty(&self, threshold: Duration) -> bool {
         self.positions(threshold).is_some_and(|(mean, latest)| mean < LOW && latest < MIDDLE)
