@@ -75,7 +75,11 @@ enum Command {
     Supervise(shell::SuperviseArgs),
     Suite(suite::SuiteArgs),
     /// List the built-in scenarios by subject.
-    List,
+    List {
+        /// Print one JSON array: name, group, title and factors of each scenario.
+        #[arg(long)]
+        json: bool,
+    },
     New(Box<new::NewArgs>),
     Play(play::PlayArgs),
     /// Print the JSON Schema of scenario files.
@@ -253,7 +257,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         #[cfg(target_os = "linux")]
         Command::Supervise(args) => shell::supervise(&args),
         Command::Suite(args) => suite::suite(&args),
-        Command::List => list::list(),
+        Command::List { json } => list::list(json),
         Command::New(args) => new::new(&args),
         Command::Play(args) => play::play(&args),
         Command::Schema => tools::print_schema(),

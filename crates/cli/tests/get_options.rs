@@ -265,6 +265,8 @@ async fn any_certificate_and_any_address_on_request() {
     let resolve = format!("name.test:{port}:127.0.0.1");
     let (code, said, wrong) = text(&site.bare(&["--http3", "-k", "--resolve", &resolve, &url]).await);
     assert!(code == 0 && said.starts_with("GET /x ") && wrong.contains("WARNING: --insecure"), "{said} {wrong}");
+    let (code, _, nothing) = text(&site.bare(&["--http3", "-k", "-s", "--resolve", &resolve, &url]).await);
+    assert!(code == 0 && nothing.is_empty(), "{nothing}");
     // The certificate is for another name.
     let (code, _, wrong) = text(&site.get(&["--resolve", &resolve, &url]).await);
     assert!(code == 1 && wrong.contains("not valid for name"), "{wrong}");

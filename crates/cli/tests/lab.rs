@@ -253,4 +253,11 @@ fn lists_what_there_is() {
         assert!(list.contains(part), "{part}: {list}");
     }
     assert!(list.lines().all(|line| line.chars().count() <= 80), "{list}");
+    let output = Scratch::new("list-json").lab(&["list", "--json"]);
+    let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let all = all.as_array().unwrap();
+    assert!(all.iter().all(|one| list.contains(one["name"].as_str().unwrap())), "the same scenarios: {all:?}");
+    assert_eq!((&all[0]["name"], &all[0]["group"]), (&"mobile".into(), &"Mobile and wireless".into()));
+    let varied = all.iter().find(|one| one["varies"] != serde_json::json!([])).unwrap();
+    assert!(varied["varies"][0]["levels"].as_u64().unwrap() > 1, "{varied}");
 }

@@ -37,7 +37,7 @@ use crate::{
     versus::{Presupposed, name_presupposed},
 };
 
-pub use brief::brief;
+pub use brief::{brief, records};
 pub use factors::{FactorEffect, LevelValue};
 pub use html::{Samples, html};
 pub use matrix::{Control, Effect, MATRIX_SCHEMA, MatrixReport, PointRow, Quoted, Ranking, Size};

@@ -168,7 +168,7 @@ async fn get(args: &Args) -> Result<ExitCode, Failure> {
     if args.remote_name {
         asked.iter().try_for_each(|asked| asked.file_name().map(drop))?;
     }
-    if args.insecure {
+    if args.insecure && !args.silent {
         eprintln!(
             "WARNING: --insecure: the server's certificate is not checked. Anybody on the path can pose as the server."
         );

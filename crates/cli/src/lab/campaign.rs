@@ -19,7 +19,7 @@ use lab::{
     plan::Plan,
     qlog::Logs,
     record::Manifest,
-    report::{MatrixReport, csv, html, markdown, points},
+    report::{MatrixReport, csv, html, markdown, points, records},
     scenario::{Scenario, load},
     selftest::{self, Check},
     summary::Summary,
@@ -381,8 +381,7 @@ pub(super) fn publish(path: &Path, outputs: &Outputs, checks: Vec<Check>) -> Res
         write_out(&(json + "\n"))?;
     } else if let Some(shown) = outputs.headlines.filter(|shown| !shown.all) {
         let headlines = points(&summary, &report.self_test, shown.style());
-        let records = path.display();
-        write_out(&format!("{headlines}\nRecords: {records}\nAll figures: tiderace lab report --all {records}\n"))?;
+        write_out(&format!("{headlines}\n{}", records(path)))?;
     } else {
         write_out(&format!("{}\nRecords (JSON lines): {}\n", markdown(&report), path.display()))?;
     }

@@ -2,13 +2,14 @@
 //! columns wide.
 
 use core::fmt::Write;
+use std::path::Path;
 
 use super::{
     Report,
     board::{Board, Outcome, Row},
     headline::{conditions, seeds},
     repair,
-    style::{Style, blocks, width, wrap},
+    style::{COLUMNS, Style, blocks, width, wrap},
     text::{column_name, decimals, fixed, label},
     verdict::verdict,
 };
@@ -41,12 +42,20 @@ pub fn brief(report: &Report, style: Style) -> String {
     trouble(&mut out, report, style);
     match &report.records {
         Some(path) => {
-            let _ = writeln!(out, "\nRecords: {}", path.display());
-            let _ = writeln!(out, "All figures: tiderace lab report --all {}", path.display());
+            out.push('\n');
+            out += &records(path);
         }
         None => out.push_str("\nAll figures, with intervals: --all\n"),
     }
     out
+}
+
+/// Names the records of a run and the command that prints all figures: on a line of its own where one of 80 columns has no place for it.
+pub fn records(path: &Path) -> String {
+    let (path, label) = (path.display(), "All figures:");
+    let command = format!("tiderace lab report --all {path}");
+    let joint = if label.len() + 1 + command.len() > COLUMNS { "\n" } else { " " };
+    format!("Records: {path}\n{label}{joint}{command}\n")
 }
 
 /// Prints the self-test; one line when all checks pass.
@@ -183,4 +192,19 @@ fn trouble(out: &mut String, report: &Report, style: Style) {
 pub(super) fn end_line(out: &mut String) {
     out.truncate(out.trim_end_matches(' ').len());
     out.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_for_all_figures_fits_80_columns() {
+        let short = records(Path::new("lab-out/mobile-486cb85d.jsonl"));
+        assert!(short.ends_with("\nAll figures: tiderace lab report --all lab-out/mobile-486cb85d.jsonl\n"), "{short}");
+        let long = records(Path::new("lab-out/auto-regret-holdout-486cb85d.jsonl"));
+        let command = "tiderace lab report --all lab-out/auto-regret-holdout-486cb85d.jsonl";
+        assert!(long.ends_with(&format!("\nAll figures:\n{command}\n")), "{long}");
+        assert!(long.lines().all(|line| line.len() <= 80), "{long}");
+    }
 }
