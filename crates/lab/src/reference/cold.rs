@@ -11,9 +11,10 @@ use crate::{figure::Figure, record::Record};
 /// Round-trip time of the path in milliseconds.
 const RTT: u32 = 100;
 /// The profiles that are measured: name, and fields beside `fec`.
-const PROFILES: [(&str, &str); 2] = [
+const PROFILES: [(&str, &str); 3] = [
     ("bbr3, tolerance 15 %", "congestion = \"bbr3\", random_loss_tolerance = \"15 %\""),
     ("cubic, tolerance 15 %", "congestion = \"cubic\", random_loss_tolerance = \"15 %\""),
+    ("auto", "congestion = \"auto\""),
 ];
 
 /// Connections of a measurement.
