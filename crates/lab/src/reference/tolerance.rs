@@ -79,30 +79,44 @@ fn fairness(outcome: &Outcome) -> f64 {
 /// # Errors
 /// When a run cannot be used.
 pub fn alike(controller: &str, effort: Effort) -> Result<Vec<Finding>, Failed> {
-    let young = Effort { seconds: 5, ..effort };
-    let cases = [
-        (PRODUCTION, 30, Duration::from_millis(200), Duration::from_secs(2), young),
-        (PRODUCTION, 30, Duration::from_secs(5), Duration::from_secs(20), effort),
-        (SHORT, 20, Duration::from_secs(5), Duration::from_secs(20), effort),
-    ];
-    let mut findings = Vec::new();
-    for (path, count, spread, warmup, effort) in cases {
-        let runs = |tolerance| outcomes(&path, &vec![profile(controller, tolerance)?; count], spread, warmup, effort);
-        let (plain, tolerant) = (runs(0.0)?, runs(LossTolerance::MOST)?);
-        let read = |runs: &[Outcome], value: fn(&Outcome) -> f64| centre(&runs.iter().map(value).collect::<Vec<_>>());
-        let name =
-            format!("Jain's index of {count} x {controller}, tolerance 15 %; {path}, after {} s", warmup.as_secs_f64());
-        let detail = format!(
-            "without tolerance {:.3}; lost {:.2} %, without {:.2} %; {} seeds x {} s",
-            read(&plain, fairness)?.0,
-            read(&tolerant, lost)?.0,
-            read(&plain, lost)?.0,
-            effort.seeds,
-            effort.seconds
-        );
-        findings.push(finding(name, read(&tolerant, fairness)?, 0.95..=1.0, "", detail));
+    let mut findings = vec![young(controller, effort.seeds)?];
+    for (path, count) in [(PRODUCTION, 30), (SHORT, 20)] {
+        findings.push(shared(controller, &path, count, [Duration::from_secs(5), Duration::from_secs(20)], effort)?);
     }
     Ok(findings)
+}
+
+/// Thirty such flows on the path of `production` in their first seven seconds.
+///
+/// # Errors
+/// When a run cannot be used.
+pub fn young(controller: &str, seeds: u64) -> Result<Finding, Failed> {
+    let times = [Duration::from_millis(200), Duration::from_secs(2)];
+    shared(controller, &PRODUCTION, 30, times, Effort { seeds, seconds: 5 })
+}
+
+/// Jain's index of flows whose starts are spread over the first of these times, measured after the second.
+fn shared(
+    controller: &str,
+    path: &Path,
+    count: usize,
+    [spread, warmup]: [Duration; 2],
+    effort: Effort,
+) -> Result<Finding, Failed> {
+    let runs = |tolerance| outcomes(path, &vec![profile(controller, tolerance)?; count], spread, warmup, effort);
+    let (plain, tolerant) = (runs(0.0)?, runs(LossTolerance::MOST)?);
+    let read = |runs: &[Outcome], value: fn(&Outcome) -> f64| centre(&runs.iter().map(value).collect::<Vec<_>>());
+    let warmup = warmup.as_secs_f64();
+    let name = format!("Jain's index of {count} x {controller}, tolerance 15 %; {path}, after {warmup} s");
+    let detail = format!(
+        "without tolerance {:.3}; lost {:.2} %, without {:.2} %; {} seeds x {} s",
+        read(&plain, fairness)?.0,
+        read(&tolerant, lost)?.0,
+        read(&plain, lost)?.0,
+        effort.seeds,
+        effort.seconds
+    );
+    Ok(finding(name, read(&tolerant, fairness)?, 0.95..=1.0, "", detail))
 }
 
 /// As many flows of CUBIC as flows that pass over 15 % of random loss, on a link without any: share of CUBIC over a fair one. The tolerant
