@@ -154,20 +154,13 @@ pub(crate) fn to_machines(table: &Table, read: &Read<'_>, counters: &Counters, o
     add(&counters.malformed, malformed);
 }
 
-/// Removes the headers of a machine's answers, and sends them to the clients. Only machines may send through this: another sender could use
-/// the address of the service for any datagrams to any host.
-pub(crate) fn to_clients(table: &Table, read: &Read<'_>, counters: &Counters, outbox: &mut Outbox) {
-    let payloads = read.payload.chunks(read.segment_size.max(1));
-    let Some(machine) = table.machine_at(read.remote) else {
-        add(&counters.refused, payloads.len() as u64);
-        return;
-    };
+/// Sends a machine's answers to the clients that their headers name. Returns how many payloads were answers, and how many were not.
+pub(crate) fn unwrap(read: &Read<'_>, outbox: &mut Outbox) -> (u64, u64) {
     let (mut answered, mut malformed) = (0, 0);
-    for payload in payloads {
-        let parsed = ProxyHeader::parse(payload);
-        let Some((header, len)) =
-            parsed.filter(|(header, len)| header.server.port() == read.local.port() && *len < payload.len())
-        else {
+    for payload in read.payload.chunks(read.segment_size.max(1)) {
+        let is_good =
+            |(header, len): &(ProxyHeader, usize)| header.server.port() == read.local.port() && *len < payload.len();
+        let Some((header, len)) = ProxyHeader::parse(payload).filter(is_good) else {
             malformed += 1;
             continue;
         };
@@ -175,6 +168,17 @@ pub(crate) fn to_clients(table: &Table, read: &Read<'_>, counters: &Counters, ou
         let from = Some(header.server.ip()).filter(|ip| !ip.is_unspecified());
         outbox.push(header.client, from, read.ecn, &[], &payload[len..]);
     }
+    (answered, malformed)
+}
+
+/// Removes the headers of a machine's answers, and sends them to the clients. Only machines may send through this: another sender could use
+/// the address of the service for any datagrams to any host.
+pub(crate) fn to_clients(table: &Table, read: &Read<'_>, counters: &Counters, outbox: &mut Outbox) {
+    let Some(machine) = table.machine_at(read.remote) else {
+        add(&counters.refused, read.payload.chunks(read.segment_size.max(1)).len() as u64);
+        return;
+    };
+    let (answered, malformed) = unwrap(read, outbox);
     add(&machine.counters.answered, answered);
     add(&counters.malformed, malformed);
 }

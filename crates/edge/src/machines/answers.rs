@@ -7,12 +7,11 @@ use std::{
 };
 
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
-use wire::ProxyHeader;
 
 use super::Machines;
 use crate::balance::{
     counters::add,
-    forward::{Outbox, Outgoing, Read},
+    forward::{Outbox, Outgoing, Read, unwrap},
     port::{BATCH, BUFFER, Port, transmit},
 };
 
@@ -61,7 +60,7 @@ pub(super) async fn take_answers(port: Arc<Port>, clients: Arc<ClientSocket>, al
                 segment_size: meta.stride,
                 payload: &buffer[..meta.len],
             };
-            unwrap(&all, &read, &mut outbox);
+            pass_on(&all, &read, &mut outbox);
         }
         for (out, contents) in outbox.sends() {
             if let Err(error) = clients.send(out, contents) {
@@ -77,22 +76,12 @@ pub(super) async fn take_answers(port: Arc<Port>, clients: Arc<ClientSocket>, al
 
 /// Removes the headers of answers. Only a machine of the table may send through this: another sender could use the address of the service
 /// for any datagrams to any host.
-fn unwrap(all: &Machines, read: &Read<'_>, outbox: &mut Outbox) {
+fn pass_on(all: &Machines, read: &Read<'_>, outbox: &mut Outbox) {
     let (table, drops) = (all.table(), &all.drops);
-    let payloads = read.payload.chunks(read.segment_size.max(1));
-    let Some(machine) = table.at(read.remote) else { return add(&drops.stranger, payloads.len() as u64) };
-    let (mut answered, mut malformed) = (0, 0);
-    for payload in payloads {
-        let is_good =
-            |(header, len): &(ProxyHeader, usize)| header.server.port() == read.local.port() && *len < payload.len();
-        let Some((header, len)) = ProxyHeader::parse(payload).filter(is_good) else {
-            malformed += 1;
-            continue;
-        };
-        answered += 1;
-        let from = Some(header.server.ip()).filter(|ip| !ip.is_unspecified());
-        outbox.push(header.client, from, read.ecn, &[], &payload[len..]);
-    }
+    let Some(machine) = table.at(read.remote) else {
+        return add(&drops.stranger, read.payload.chunks(read.segment_size.max(1)).len() as u64);
+    };
+    let (answered, malformed) = unwrap(read, outbox);
     add(&machine.counters.answered, answered);
     add(&drops.malformed, malformed);
     if answered > 0 {
@@ -102,6 +91,8 @@ fn unwrap(all: &Machines, read: &Read<'_>, outbox: &mut Outbox) {
 
 #[cfg(test)]
 mod tests {
+    use wire::ProxyHeader;
+
     use super::*;
     use crate::{
         balance::counters::get,
@@ -124,7 +115,7 @@ mod tests {
             let mut outbox = Outbox::new(64);
             let (remote, local) = (from.parse().unwrap(), "203.0.113.1:443".parse().unwrap());
             let read = Read { remote, local, ecn: None, segment_size: payload.len(), payload };
-            unwrap(&all, &read, &mut outbox);
+            pass_on(&all, &read, &mut outbox);
             outbox.sends().map(|(out, bytes)| (out.to, out.from, bytes.to_vec())).collect::<Vec<_>>()
         };
         let good = answer("203.0.113.1:443", &[7; 100]);
