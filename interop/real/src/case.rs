@@ -7,7 +7,7 @@ use netem::{LinkConfig, Loss, Outage, Queue};
 use serde::Serialize;
 use units::{Bitrate, DataSize, Duration, Probability};
 
-use crate::{matrix::Cell, peers::Peer, tap::Rebind};
+use crate::{matrix::Cell, peers::Peer, spoil::Spoil, tap::Rebind};
 
 /// The size of the large file.
 const FILE: u64 = 10 * 1024 * 1024;
@@ -52,11 +52,11 @@ pub enum Case {
     Ecn,
     /// The server's chain is larger than three times the client's first flight.
     Amplificationlimit,
-    /// 30 % of packets are lost, ten connections.
+    /// 30 % of packets are lost, at most three in a row, ten connections.
     Handshakeloss,
     /// 2 % of packets are lost, 2 MiB.
     Transferloss,
-    /// Bits are flipped in 30 % of packets, ten connections.
+    /// Bits are flipped in 30 % of packets, at most three in a row, ten connections.
     Handshakecorruption,
     /// Bits are flipped in 2 % of packets, 2 MiB.
     Transfercorruption,
@@ -180,10 +180,19 @@ impl Case {
         }
     }
 
+    /// Loss and damage beside those of the path.
+    pub fn spoil(self) -> Option<Spoil> {
+        match self {
+            Self::Handshakeloss => Some(Spoil::Drop),
+            Self::Handshakecorruption => Some(Spoil::Damage),
+            _ => None,
+        }
+    }
+
     /// The path, the same in both directions; `None`: loopback.
     pub fn link(self) -> Option<LinkConfig> {
         Some(match self {
-            Self::Transfer | Self::Amplificationlimit => link(|_| {}),
+            Self::Transfer | Self::Amplificationlimit | Self::Handshakeloss | Self::Handshakecorruption => link(|_| {}),
             // Zerortt: stacks whose driver is a task of its own send the ClientHello before the application has written, and
             // what is written after the server's answer is no early data. On a busy machine the writer needs this long.
             Self::Longrtt | Self::Zerortt => link(|link| link.delay = Duration::from_millis(750)),
@@ -193,9 +202,7 @@ impl Case {
                 let [at, lasts, every] = [5_000, 2_000, 7_000].map(Duration::from_millis);
                 link.outages = vec![Outage { at, lasts, every: Some(every), packets: netem::Fate::default() }];
             }),
-            Self::Handshakeloss => link(|link| link.loss = Loss::Iid { p: share(30.0) }),
             Self::Transferloss => link(|link| link.loss = Loss::Iid { p: share(2.0) }),
-            Self::Handshakecorruption => link(|link| link.corrupt = share(30.0)),
             Self::Transfercorruption => link(|link| link.corrupt = share(2.0)),
             _ => return None,
         })
@@ -259,12 +266,9 @@ impl Case {
                 ensure!(confirmed, "no acknowledgement counted the sender's marks: {:?}", cell.ecn_confirmed);
             }
             Self::Blackhole => ensure!(cell.link_outage > 0, "the link was never dead"),
-            Self::Transferloss | Self::Handshakeloss => {
-                ensure!(cell.link_dropped > 0, "the link lost nothing");
-            }
-            Self::Transfercorruption | Self::Handshakecorruption => {
-                ensure!(cell.link_corrupted > 0, "the link corrupted nothing");
-            }
+            Self::Transferloss => ensure!(cell.link_dropped > 0, "the link lost nothing"),
+            Self::Transfercorruption => ensure!(cell.link_corrupted > 0, "the link corrupted nothing"),
+            Self::Handshakeloss | Self::Handshakecorruption => ensure!(seen.spoiled > 0, "no packet was spoiled"),
             _ => {}
         }
         Ok(())

@@ -18,4 +18,5 @@ pub mod contract;
 pub mod credentials;
 pub mod matrix;
 pub mod peers;
+pub mod spoil;
 pub mod tap;

@@ -93,8 +93,8 @@ async fn matrix(arguments: Arguments) -> Result<bool> {
     if let Some(file) = &arguments.write {
         write_tables(file, &matrix)?;
     }
-    let (ran, right) = matrix.score();
-    Ok(ran == right)
+    let (ran, right, defects) = matrix.score();
+    Ok(ran == right + defects)
 }
 
 /// One pair in its cases, one after the other.

@@ -5,7 +5,7 @@ use std::{
     collections::{HashMap, hash_map::Entry},
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
@@ -16,6 +16,8 @@ use tokio::{
     task::{AbortHandle, JoinHandle},
 };
 use wire::{Header, LongType, version};
+
+use crate::spoil::{Spoil, Spoiler};
 
 /// Rebinding by the NAT on the path, once some data has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,8 @@ struct Counts {
     amplification: AtomicU64,
     /// Server datagrams before that.
     unproven: AtomicU64,
+    /// Packets lost and damaged here.
+    spoiled: AtomicU64,
 }
 
 /// Counts on the wire.
@@ -64,7 +68,12 @@ pub struct Seen {
     pub amplification: f64,
     /// Datagrams of the server in that time.
     pub unproven: u64,
+    /// Packets that the tap lost or damaged.
+    pub spoiled: u64,
 }
+
+/// Spoiler of the packets to all clients.
+type Down = Option<Arc<Mutex<Spoiler>>>;
 
 /// A relay that runs until it is dropped.
 #[derive(Debug)]
@@ -91,11 +100,11 @@ struct Account {
 }
 
 impl Tap {
-    /// Starts a relay to `server`.
+    /// Starts a relay to `server`, which may rebind a client and spoil packets of both directions.
     ///
     /// # Errors
     /// When no socket can be had.
-    pub async fn start(server: SocketAddr, rebind: Option<Rebind>) -> Result<Self> {
+    pub async fn start(server: SocketAddr, rebind: Option<Rebind>, spoil: Option<Spoil>) -> Result<Self> {
         let front = Arc::new(UdpSocket::bind("127.0.0.1:0").await?);
         let address = front.local_addr()?;
         let counts = Arc::new(Counts::default());
@@ -103,6 +112,8 @@ impl Tap {
         let task = tokio::spawn(async move {
             let mut clients: HashMap<SocketAddr, Client> = HashMap::new();
             let mut buffer = vec![0; 65_536];
+            let mut up = spoil.map(|how| Spoiler::new(how, 0));
+            let down: Down = spoil.map(|how| Arc::new(Mutex::new(Spoiler::new(how, 1))));
             loop {
                 // Errors are those of one datagram (the other end not there yet): the next one may pass.
                 let Ok((len, from)) = front.recv_from(&mut buffer).await else { continue };
@@ -114,7 +125,9 @@ impl Tap {
                     client.reader.abort();
                     seen.rebinds.fetch_add(1, Relaxed);
                     let host = if how == Rebind::Address { 2 } else { 1 };
-                    let Ok(moved) = Client::new(host, server, from, &front, &seen, client.account.clone()).await else {
+                    let Ok(moved) =
+                        Client::new(host, server, from, &front, (&seen, &down), client.account.clone()).await
+                    else {
                         return;
                     };
                     clients.insert(from, moved);
@@ -123,13 +136,17 @@ impl Tap {
                     Entry::Occupied(known) => known.into_mut(),
                     Entry::Vacant(place) => {
                         seen.clients.fetch_add(1, Relaxed);
-                        let Ok(new) = Client::new(1, server, from, &front, &seen, Arc::default()).await else { return };
+                        let Ok(new) = Client::new(1, server, from, &front, (&seen, &down), Arc::default()).await else {
+                            return;
+                        };
                         place.insert(new)
                     }
                 };
                 client.account.up.fetch_add(len as u64, Relaxed);
                 seen.note_up(&buffer[..len], &client.account);
-                let _ = client.back.send(&buffer[..len]).await;
+                if !seen.spoils(up.as_mut(), &mut buffer[..len]) {
+                    let _ = client.back.send(&buffer[..len]).await;
+                }
             }
         });
         Ok(Self { address, counts, task })
@@ -147,6 +164,7 @@ impl Tap {
             rebinds: rebinds.load(Relaxed),
             amplification: self.counts.amplification.load(Relaxed) as f64 / 1_000.0,
             unproven: self.counts.unproven.load(Relaxed),
+            spoiled: self.counts.spoiled.load(Relaxed),
         }
     }
 }
@@ -163,19 +181,26 @@ impl Client {
         server: SocketAddr,
         client: SocketAddr,
         front: &Arc<UdpSocket>,
-        seen: &Arc<Counts>,
+        (seen, down): (&Arc<Counts>, &Down),
         account: Arc<Account>,
     ) -> Result<Self> {
         let back = Arc::new(UdpSocket::bind((IpAddr::V4(Ipv4Addr::new(127, 0, 0, host)), 0)).await?);
         back.connect(server).await?;
         let (socket, front, seen, its) = (back.clone(), front.clone(), seen.clone(), account.clone());
+        let down = down.clone();
         let reader = tokio::spawn(async move {
             let mut buffer = vec![0; 65_536];
             loop {
                 let Ok(len) = socket.recv(&mut buffer).await else { continue };
                 its.down.fetch_add(len as u64, Relaxed);
                 seen.note_down(&buffer[..len], &its);
-                let _ = front.send_to(&buffer[..len], client).await;
+                let is_lost = {
+                    let mut down = down.as_ref().map(|down| down.lock().expect("nobody panics with it"));
+                    seen.spoils(down.as_deref_mut(), &mut buffer[..len])
+                };
+                if !is_lost {
+                    let _ = front.send_to(&buffer[..len], client).await;
+                }
             }
         });
         Ok(Self { back, reader: reader.abort_handle(), account })
@@ -204,6 +229,13 @@ fn long_packets(mut datagram: &[u8]) -> Vec<(Option<LongType>, u32, usize)> {
 }
 
 impl Counts {
+    /// Damages a packet where its turn has come; returns whether it is lost.
+    fn spoils(&self, spoiler: Option<&mut Spoiler>, packet: &mut [u8]) -> bool {
+        let fate = spoiler.and_then(|spoiler| spoiler.treat(packet));
+        self.spoiled.fetch_add(u64::from(fate.is_some()), Relaxed);
+        fate == Some(Spoil::Drop)
+    }
+
     fn note_up(&self, datagram: &[u8], account: &Account) {
         for (ty, version, _) in long_packets(datagram) {
             self.early.fetch_add(u64::from(ty == Some(LongType::ZeroRtt)), Relaxed);

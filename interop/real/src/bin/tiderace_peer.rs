@@ -15,7 +15,7 @@ use real_interop::contract::{
     ALPN, Client, Command, Digest, Figures, Pattern, Request, Role, SERVER_NAME, Server, conclude,
 };
 use tiderace::{
-    ClientConfig, Connection, EarlyData, Endpoint, Identity, Profile, RecvStream, RetryPolicy, RustlsClient,
+    ClientConfig, Connection, EarlyData, Endpoint, Identity, Profile, QlogDir, RecvStream, RetryPolicy, RustlsClient,
     RustlsServer, SendStream, ServerConfig, transport::crypto::CipherSuite,
 };
 use tokio::io::AsyncReadExt;
@@ -46,6 +46,9 @@ async fn serve(arguments: Server) -> Result<Figures> {
     let tls = RustlsServer::builder().identity(identity).alpn(ALPN).early_data(arguments.early).build()?;
     let mut config = ServerConfig::new(Arc::new(tls), profile());
     config.retry = if arguments.retry { RetryPolicy::Always } else { RetryPolicy::Never };
+    if let Ok(dir) = std::env::var("QLOGDIR") {
+        config.observe = Some(Arc::new(QlogDir::new(dir)?));
+    }
     let endpoint = Endpoint::server(arguments.listen, config)?;
     println!("{}", serde_json::json!({ "ready": true, "address": endpoint.local_addr().to_string() }));
 
@@ -125,6 +128,9 @@ async fn request(arguments: Client) -> Result<Figures> {
     if arguments.v2 {
         config.version = wire::version::V2;
         config.versions = vec![wire::version::V2, wire::version::V1];
+    }
+    if let Ok(dir) = std::env::var("QLOGDIR") {
+        config.observe = Some(Arc::new(QlogDir::new(dir)?));
     }
     let endpoint = Arc::new(Endpoint::client_for(arguments.connect)?);
     let start = Instant::now();
