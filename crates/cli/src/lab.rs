@@ -97,9 +97,10 @@ enum Command {
 /// simulation. A scenario with factors is run at every point. The records behind the report are written to a file as lines of JSON.
 ///
 /// With --real-time the contenders run on this machine, one after the other: our stacks over real UDP sockets, and the kernel's TCP with TLS
-/// 1.3 and HTTP/2 (kernel-cubic and kernel-bbr, unless --cc or the scenario name others; kernel-reno). All meet the path of the scenario on
-/// an emulated network, as in `tiderace lab shell`, as root or in a user namespace. A figure that a contender cannot report is a dash. A
-/// run is discarded if packets were late or lost on this machine, or if other programs used much of the CPU.
+/// 1.3 and HTTP/2 (kernel-cubic and kernel-bbr, unless --cc or the scenario name others; kernel-reno; settings follow in the name:
+/// kernel-cubic:http1:6 has six connections with HTTP/1.1; :fast-open, :tls1.2, :mptcp and :buffer=SIZE are others). All meet the path of
+/// the scenario on an emulated network, as in `tiderace lab shell`, as root or in a user namespace. A figure that a contender cannot
+/// report is a dash. A run is discarded if packets were late or lost on this machine, or if other programs used much of the CPU.
 ///
 /// Exit code 0: the report may be used. 1: a run or the self-test failed; the report names it. 2: the scenario or an option is wrong, and
 /// nothing was written.

@@ -64,6 +64,53 @@ fn the_kernel_stands_beside_our_stacks() {
     }
 }
 
+/// A few round trips of requests, so that settings of the handshake and of HTTP are used.
+#[test]
+fn settings_of_the_kernels_tcp_are_at_work() {
+    let scratch = Scratch::new("real-time-settings");
+    let (file, out) = (scratch.0.join("settings.toml"), scratch.0.join("out"));
+    let traffic = "workload = \"requests\"\nconnections = 2\nstreams = 4\nrequest-bytes = \"400 B\"\n\
+                   response-bytes = \"20 kB\"\n";
+    let bulk = SCENARIO.lines().find(|line| line.starts_with("workload")).unwrap();
+    assert_eq!(bulk, "workload = \"bulk\"");
+    let text: Vec<_> = SCENARIO.lines().filter(|line| !line.starts_with("connections")).collect();
+    std::fs::write(&file, text.join("\n").replace(bulk, traffic)).unwrap();
+    let (file, out) = (file.to_str().unwrap(), out.to_str().unwrap());
+    let names = [
+        "kernel-cubic:http1:3",
+        "kernel-cubic:fast-open:tls1.2",
+        "kernel-reno:mptcp:buffer=64KiB",
+        "kernel-cubic:http1:fast-open",
+    ];
+    let cc = names.join(",");
+    let arguments = ["lab", "run", file, "--real-time", "--accept-busy", "--cc", &cc, "--out", out];
+    let output = run(&[&arguments[..], &["--json"]].concat());
+    if output.status.code() == Some(2) {
+        let (error, _) = refused(&arguments);
+        eprintln!("not tested, since this system refuses: {error}");
+        return;
+    }
+    let records = std::fs::read_dir(out).unwrap().next().unwrap().unwrap().path();
+    let text = std::fs::read_to_string(records).unwrap();
+    let runs: Vec<serde_json::Value> = text.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(runs.len(), names.len());
+    for run in &runs {
+        // The connections' own figures show each setting, or the run counts as failed.
+        let failed = run["outcome"]["failed"].as_str().unwrap_or_default();
+        assert!(failed.is_empty() || failed.contains("not to be trusted"), "{run}");
+        assert!(run["figures"]["request_p50"]["value"].as_f64().unwrap() > 0.0, "{run}");
+    }
+    let shown = |run: &serde_json::Value, factor: &str| {
+        let all = run["connections"][0]["evidence"].as_array().unwrap().iter();
+        all.filter(|one| one["factor"] == factor).map(|one| one["value"].as_str().unwrap().to_owned()).next()
+    };
+    assert_eq!(shown(&runs[0], "http").as_deref(), Some("1.1"));
+    assert_eq!(shown(&runs[0], "connections").as_deref(), Some("3"));
+    assert_eq!(shown(&runs[1], "tls").as_deref(), Some("1.2"));
+    assert_eq!(shown(&runs[2], "mptcp").as_deref(), Some("on"));
+    assert_eq!(shown(&runs[2], "buffer").as_deref(), Some("65536"));
+}
+
 #[test]
 fn the_screen_shows_contenders_and_q_keeps_complete_runs() {
     let scratch = Scratch::new("real-time-screen");
@@ -111,4 +158,6 @@ fn what_cannot_be_is_refused() {
     );
     let (error, hint) = refused(&["lab", "run", "mobile", "--real-time", "--cc", "kernel-vegas"]);
     assert!(error.contains("no contender `kernel-vegas`") && hint.contains("kernel-bbr"), "{error} {hint}");
+    let (error, hint) = refused(&["lab", "run", "mobile", "--real-time", "--cc", "kernel-cubic:http4"]);
+    assert!(error.contains("`http4` is no setting") && hint.contains(":http1"), "{error} {hint}");
 }

@@ -18,6 +18,8 @@ use crate::{
 pub struct Others {
     /// Names of the contenders, as in `[contenders] stacks`.
     pub names: fn() -> Vec<&'static str>,
+    /// Tells whether there is one with this name: one of `names`, or one of them with settings in its name.
+    pub has: fn(&str) -> bool,
     /// Makes the one with this name; the reason when it cannot be made.
     pub make: fn(&str) -> Result<Box<dyn Contender>, String>,
 }
@@ -31,8 +33,8 @@ pub fn join(others: Others) {
 
 /// The stacks that a scenario names and this program does not have.
 pub fn absent(selection: &Selection) -> Vec<String> {
-    let known = OTHERS.get().map_or_else(Vec::new, |others| (others.names)());
-    selection.stacks.iter().filter(|name| !known.contains(&name.as_str())).cloned().collect()
+    let has = |name: &String| OTHERS.get().is_some_and(|others| (others.has)(name));
+    selection.stacks.iter().filter(|name| !has(name)).cloned().collect()
 }
 
 /// The contenders in their order: controllers and profiles, stacks of others, rivals.
@@ -60,7 +62,7 @@ pub fn contenders(selection: &Selection) -> Result<Vec<Box<dyn Contender>>, Faul
 /// A stack of others, or one that only has its name.
 fn other(name: &str) -> Result<Box<dyn Contender>, Fault> {
     match OTHERS.get() {
-        Some(others) if (others.names)().contains(&name) => {
+        Some(others) if (others.has)(name) => {
             (others.make)(name).map_err(|message| Fault { field: "contenders.stacks".to_owned(), message, hint: None })
         }
         _ => Ok(Box::new(Absent(name.to_owned()))),

@@ -68,7 +68,7 @@ fn middle(records: &[&Record], figure: Figure) -> Option<f64> {
 
 /// Simulates every contender that can be, with the seeds of its runs in real time, and compares both.
 pub fn agreements(scenario: &Scenario, contenders: &[Box<dyn Contender>], real: &[Record]) -> Vec<Agreement> {
-    let simulable = contenders.iter().filter(|contender| Kernel::of(&contender.identity().name).is_none());
+    let simulable = contenders.iter().filter(|contender| Kernel::named(&contender.identity().name).is_err());
     let compared = simulable.filter_map(|contender| {
         let identity = contender.identity();
         let own: Vec<&Record> = real.iter().filter(|record| record.contender == identity).collect();

@@ -13,6 +13,8 @@ use http::{Request, Response};
 use lab::host::{Host, HostEvent, ReadEnd, Stream, Written};
 use tokio::net::TcpStream;
 
+use crate::pool::Link;
+
 /// Receive windows, as browsers have them: 6 MiB for a stream, 15 MiB for a connection.
 pub(crate) const WINDOWS: (u32, u32) = (6 << 20, 15 << 20);
 /// Bytes that are asked for at a time to be sent.
@@ -85,24 +87,6 @@ impl Http2 {
         }
     }
 
-    /// Lets the connection work; events tell what has happened. The waker of `cx` is called when there is more.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) {
-        if self.closed {
-            return;
-        }
-        self.poll_connection(cx);
-        for (&number, exchange) in &mut self.streams {
-            exchange.poll(number, cx, &mut self.events);
-        }
-        self.streams.retain(|_, exchange| !exchange.is_over());
-        if let Role::Client { requests, wanted: wanted @ true, .. } = &mut self.role
-            && matches!(requests.poll_ready(cx), Poll::Ready(Ok(())))
-        {
-            *wanted = false;
-            self.events.push_back(HostEvent::Available);
-        }
-    }
-
     fn poll_connection(&mut self, cx: &mut Context<'_>) {
         let ended = match &mut self.role {
             Role::Client { connection, .. } => match connection.as_mut().poll(cx) {
@@ -130,6 +114,25 @@ impl Http2 {
             let reason =
                 error.map_or_else(|| "the peer has closed the connection".to_owned(), |error| error.to_string());
             self.events.push_back(HostEvent::Closed(reason));
+        }
+    }
+}
+
+impl Link for Http2 {
+    fn poll(&mut self, cx: &mut Context<'_>) {
+        if self.closed {
+            return;
+        }
+        self.poll_connection(cx);
+        for (&number, exchange) in &mut self.streams {
+            exchange.poll(number, cx, &mut self.events);
+        }
+        self.streams.retain(|_, exchange| !exchange.is_over());
+        if let Role::Client { requests, wanted: wanted @ true, .. } = &mut self.role
+            && matches!(requests.poll_ready(cx), Poll::Ready(Ok(())))
+        {
+            *wanted = false;
+            self.events.push_back(HostEvent::Available);
         }
     }
 }

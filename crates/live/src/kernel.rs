@@ -1,35 +1,25 @@
-//! The kernel's TCP as a contender: a congestion controller per socket, TLS 1.3, HTTP/2.
+//! The kernel's TCP as a contender: a congestion controller per socket, TLS, HTTP/2 or HTTP/1.1.
 
-use std::{
-    cell::{Cell, RefCell},
-    fs,
-    future::Future,
-    io,
-    net::SocketAddr,
-    os::fd::AsFd,
-    pin::pin,
-    rc::Rc,
-    sync::Arc,
-    task::Poll,
-};
+use std::{cell::Cell, fs, future::Future, io, rc::Rc, task::Poll};
 
-use emu::network::{CLIENT, Namespace, Network, SERVER, TcpInfo, address, controllers, now};
+use emu::network::{Network, SERVER, TcpInfo, address, controllers, now, permit_fast_open};
 use lab::{
-    contender::{BuildError, Contender, Evidence, Factor, Identity, Measured, Nodes, RunSpec},
+    contender::{BuildError, Contender, Factor, Identity, Measured, Nodes, RunSpec},
     roster::Others,
     scenario::{Direction, Workload},
     stack::applications,
     workload::{App, End},
 };
-use socket2::{Domain, SockAddr, Socket, Type};
-use tokio::{net::TcpStream, task::LocalSet, time::Instant as Moment};
-use tokio_rustls::{TlsAcceptor, TlsConnector};
+use socket2::{Domain, Socket, Type};
+use tokio::{task::LocalSet, time::Instant as Moment};
 use units::{Duration, Instant};
 
 use crate::{
     ends::Ends,
-    http2::{Http2, WINDOWS},
+    http2::WINDOWS,
     nodes::metered,
+    recipe::Recipe,
+    seat::{Clock, Seat, Shared, Sockets},
     tls::Tls,
     watch::{Looks, Watch},
 };
@@ -43,26 +33,42 @@ const SAMPLE: std::time::Duration = std::time::Duration::from_millis(10);
 /// Port of the first server; the others follow.
 const PORT: u16 = 10_000;
 
-/// The kernel's TCP with one congestion controller.
+/// The kernel's TCP with one congestion controller, and the settings that its name carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kernel(&'static str);
+pub struct Kernel {
+    controller: &'static str,
+    recipe: Recipe,
+}
 
 /// The kernel's contenders by their names, for [`lab::roster::join`].
 pub fn others() -> Others {
     Others {
         names: || vec!["kernel-reno", "kernel-cubic", "kernel-bbr"],
-        make: |name| match Kernel::of(name) {
-            Some(kernel) => Ok(Box::new(kernel)),
-            None => Err(format!("there is no contender `{name}`")),
-        },
+        has: |name| Kernel::named(name).is_ok(),
+        make: |name| Kernel::named(name).map(|kernel| Box::new(kernel) as Box<dyn Contender>),
     }
 }
 
 impl Kernel {
-    /// The contender with this name.
-    pub fn of(name: &str) -> Option<Self> {
-        let controller = name.strip_prefix(KERNEL)?;
-        CONTROLLERS.into_iter().find(|known| *known == controller).map(Self)
+    /// Settings that a name may carry behind the controller, for messages.
+    pub const SETTINGS: &str = Recipe::GRAMMAR;
+
+    /// The contender with this name, such as `kernel-cubic` or `kernel-cubic:http1:6`.
+    ///
+    /// # Errors
+    /// When it is no name of the kernel's contenders, or a setting in it does not exist.
+    pub fn named(name: &str) -> Result<Self, String> {
+        let unknown = || format!("there is no contender `{name}`");
+        let rest = name.strip_prefix(KERNEL).ok_or_else(unknown)?;
+        let controller = rest.split(':').next().unwrap_or_default();
+        let controller = CONTROLLERS.into_iter().find(|known| *known == controller).ok_or_else(unknown)?;
+        let recipe = rest.parse().map_err(|reason| format!("`{name}`: {reason}"))?;
+        Ok(Self { controller, recipe })
+    }
+
+    /// Name of the controller, as the kernel has it.
+    pub fn controller(self) -> &'static str {
+        self.controller
     }
 
     /// Refuses a workload that TCP cannot carry.
@@ -80,43 +86,43 @@ impl Kernel {
 impl Contender for Kernel {
     fn identity(&self) -> Identity {
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let windows = match self.recipe.http1 {
+            true => "none above TCP's".to_owned(),
+            false => format!("{} and {} bytes (stream, connection of HTTP/2)", WINDOWS.0, WINDOWS.1),
+        };
+        let buffer = self.recipe.send_buffer.map(|size| format!("{} bytes", size.as_bytes()));
         let parameters = [
-            ("congestion", self.0.to_owned()),
-            ("protocol", "HTTP/2 over TLS 1.3 over TCP, one connection".to_owned()),
-            ("windows", format!("{} and {} bytes (stream, connection of HTTP/2)", WINDOWS.0, WINDOWS.1)),
-            ("socket buffers", "tuned by the kernel".to_owned()),
+            ("congestion", self.controller.to_owned()),
+            ("protocol", self.recipe.protocol()),
+            ("windows", windows),
+            ("fast open", if self.recipe.fast_open { "on, without a cookie" } else { "off" }.to_owned()),
+            ("send buffer", buffer.unwrap_or_else(|| "tuned by the kernel".to_owned())),
             ("offloads", "off".to_owned()),
         ];
         Identity {
-            name: format!("{KERNEL}{}", self.0),
+            name: format!("{KERNEL}{}{}", self.controller, self.recipe),
             version: format!("Linux {}", kernel.trim()),
             parameters: parameters.map(|(name, value)| (name.to_owned(), value)).into(),
         }
     }
 
     fn factors(&self) -> Vec<Factor> {
-        vec![Factor { name: "congestion".to_owned(), value: self.0.to_owned() }]
+        let recipe = self.recipe;
+        let factors = [
+            (true, "congestion", self.controller.to_owned()),
+            (recipe.http1, "http", "1.1".to_owned()),
+            (recipe.tls12, "tls", "1.2".to_owned()),
+            (recipe.connections > 1, "connections", recipe.connections.to_string()),
+            (recipe.fast_open, "fast-open", "on".to_owned()),
+            (recipe.mptcp, "mptcp", "on".to_owned()),
+            (recipe.send_buffer.is_some(), "buffer", recipe.send_buffer.map_or(0, |size| size.as_bytes()).to_string()),
+        ];
+        let set = factors.into_iter().filter(|(is_set, ..)| *is_set);
+        set.map(|(_, name, value)| Factor { name: name.to_owned(), value }).collect()
     }
 
     fn build(&self, _spec: &RunSpec<'_>) -> Result<Nodes, BuildError> {
-        Err(BuildError(format!("{KERNEL}{} runs in real time only", self.0)))
-    }
-}
-
-/// One end of one connection.
-struct Seat {
-    app: App,
-    /// The socket once more, to ask it for its figures.
-    socket: Option<Socket>,
-    /// Figures at the beginning of the measurement.
-    before: TcpInfo,
-}
-
-type Shared = Rc<RefCell<Seat>>;
-
-impl Seat {
-    fn info(&self) -> Option<TcpInfo> {
-        self.socket.as_ref().and_then(|socket| TcpInfo::of(socket.as_fd()).ok())
+        Err(BuildError(format!("{} runs in real time only", self.identity().name)))
     }
 }
 
@@ -125,7 +131,7 @@ impl Kernel {
     pub(crate) fn pass(self, network: &Network, spec: &RunSpec<'_>, watch: Option<&Watch<'_>>) -> Result<Ends, String> {
         Self::check(spec.scenario.traffic.workload)?;
         self.available(network)?;
-        let tls = Rc::new(Tls::new()?);
+        let tls = Rc::new(Tls::new(self.recipe)?);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
         let local = LocalSet::new();
@@ -140,15 +146,16 @@ impl Kernel {
         // A network namespace lists what is loaded; asking for one by its name loads it where the system permits that.
         let probe = network.server().run(|| {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-            socket.set_tcp_congestion(self.0.as_bytes())
+            socket.set_tcp_congestion(self.controller.as_bytes())
         });
         probe.map_err(|error| {
             let known = controllers(network.server()).unwrap_or_default().join(", ");
             match error.kind() {
                 io::ErrorKind::NotFound => {
-                    format!("this kernel has no `{0}` (it has {known}); `modprobe tcp_{0}` loads it", self.0)
+                    let name = self.controller;
+                    format!("this kernel has no `{name}` (it has {known}); `modprobe tcp_{name}` loads it")
                 }
-                _ => format!("this kernel does not let us use `{}` (it has {known}): {error}", self.0),
+                _ => format!("this kernel does not let us use `{}` (it has {known}): {error}", self.controller),
             }
         })
     }
@@ -163,26 +170,29 @@ impl Kernel {
         let system = |error: io::Error| format!("cannot use a TCP socket of the emulated network: {error}");
         let failed = |error: emu::network::NetworkError| error.to_string();
         let cpu = [Rc::new(Cell::new(0)), Rc::new(Cell::new(0))];
+        let sockets = Sockets { controller: self.controller, recipe: self.recipe };
+        if self.recipe.fast_open {
+            for side in [network.client(), network.server()] {
+                permit_fast_open(side).map_err(|error| format!("the system keeps TCP Fast Open off: {error}"))?;
+            }
+        }
         let mut pairs: Vec<(Shared, Shared)> = Vec::new();
         let mut listeners = Vec::new();
         for connection in spec.connections {
             let number = u16::try_from(connection.index).map_err(|_| "too many connections".to_owned())?;
-            listeners.push(self.listen(network.server(), PORT + number).map_err(system)?);
+            listeners.push(sockets.listen(network.server(), PORT + number).map_err(system)?);
         }
         network.begin();
         let (origin, moment) = (now(), Moment::now());
         let clock = Clock { origin, moment };
         for (connection, listener) in spec.connections.iter().zip(listeners) {
-            let seat = |end| {
-                let app = App::new(end, spec);
-                Rc::new(RefCell::new(Seat { app, socket: None, before: TcpInfo::default() }))
-            };
-            let (client, server) = (seat(End::Client), seat(End::Server));
+            let (client, server) = (Seat::new(App::new(End::Client, spec)), Seat::new(App::new(End::Server, spec)));
             let to = address(SERVER, listener.local_addr().map_err(system)?.port());
-            let socket = self.socket(network.client()).map_err(system)?;
-            let work = Self::connect(socket, to, Rc::clone(&client), Rc::clone(&tls), clock, connection.start);
+            let own = (0..self.recipe.connections).map(|_| sockets.socket(network.client()));
+            let own = own.collect::<io::Result<Vec<_>>>().map_err(system)?;
+            let work = sockets.connect(own, to, Rc::clone(&client), Rc::clone(&tls), clock, connection.start);
             tokio::task::spawn_local(Metered { spent: Rc::clone(&cpu[0]), work: Box::pin(work) });
-            let work = Self::accept(listener, Rc::clone(&server), Rc::clone(&tls), clock);
+            let work = sockets.accept(listener, Rc::clone(&server), Rc::clone(&tls), clock);
             tokio::task::spawn_local(Metered { spent: Rc::clone(&cpu[1]), work: Box::pin(work) });
             pairs.push((client, server));
         }
@@ -206,8 +216,9 @@ impl Kernel {
         let mut next = clock.moment(spec.measure_from);
         while clock.now() < spec.end {
             looks.look(clock.now(), see)?;
-            smoothed_rtts
-                .extend(pairs.iter().filter_map(|pair| sender(pair).borrow().info()).map(|info| info.smoothed_rtt));
+            for pair in &pairs {
+                smoothed_rtts.extend(sender(pair).borrow().infos().map(|info| info.smoothed_rtt));
+            }
             next = (next + SAMPLE).min(clock.moment(spec.end));
             tokio::time::sleep_until(next).await;
         }
@@ -221,13 +232,14 @@ impl Kernel {
                 let rate = rate.as_bps() as f64;
                 delivery_rate = Some(delivery_rate.unwrap_or(0.0) + rate);
             }
-            measured.push(Self::measured(pair, &sender(pair), info, connection.start, spec));
+            measured.push(self.measured(pair, &sender(pair), info, connection.start, spec));
         }
         let emulator = [before, after];
         Ok(Ends { measured, smoothed_rtts, delivery_rate, cpu: cpu.map(|spent| spent.get()), emulator })
     }
 
     fn measured(
+        self,
         (client, server): &(Shared, Shared),
         sender: &Shared,
         info: Option<TcpInfo>,
@@ -235,105 +247,21 @@ impl Kernel {
         spec: &RunSpec<'_>,
     ) -> Measured {
         let traffic = &spec.scenario.traffic;
+        let receiver = if Rc::ptr_eq(sender, client) { server } else { client };
+        let evidence_at_receiver = receiver.borrow().evidence_at_receiver(self.recipe);
         let (client, server) = (&client.borrow().app, &server.borrow().app);
         let workload = applications(client, server, start, spec.measure_from, traffic.direction, traffic.workload);
         let seat = sender.borrow();
         let (Some(after), before) = (info, seat.before) else { return workload };
-        let controller = seat.socket.as_ref().and_then(|socket| socket.tcp_congestion().ok()).unwrap_or_default();
-        let controller = String::from_utf8_lossy(&controller).trim_end_matches('\0').to_owned();
         Measured {
             rtt_min: (after.min_rtt < Duration::from_secs(600)).then_some(after.min_rtt),
             stream_bytes_sent: Some(after.bytes_sent.saturating_sub(before.bytes_sent)),
             stream_bytes_resent: Some(after.bytes_resent.saturating_sub(before.bytes_resent)),
             packets_sent: Some(after.data_packets_sent.saturating_sub(before.data_packets_sent).into()),
-            evidence: vec![Evidence {
-                factor: "congestion".to_owned(),
-                value: controller,
-                counter: "packets with data sent by the socket (TCP_INFO)".to_owned(),
-                count: after.data_packets_sent.into(),
-            }],
+            evidence: seat.evidence(self.recipe),
+            evidence_at_receiver,
             ..workload
         }
-    }
-
-    fn socket(self, side: &Namespace) -> io::Result<Socket> {
-        let socket = side.run(|| Socket::new(Domain::IPV4, Type::STREAM, None))?;
-        socket.set_nonblocking(true)?;
-        socket.set_tcp_nodelay(true)?;
-        socket.set_tcp_congestion(self.0.as_bytes())?;
-        Ok(socket)
-    }
-
-    fn listen(self, side: &Namespace, port: u16) -> io::Result<tokio::net::TcpListener> {
-        let socket = self.socket(side)?;
-        socket.bind(&SockAddr::from(address(SERVER, port)))?;
-        socket.listen(16)?;
-        tokio::net::TcpListener::from_std(socket.into())
-    }
-
-    async fn connect(socket: Socket, to: SocketAddr, seat: Shared, tls: Rc<Tls>, clock: Clock, start: Instant) {
-        tokio::time::sleep_until(clock.moment(start)).await;
-        let made = async {
-            socket.bind(&SockAddr::from(address(CLIENT, 0)))?;
-            seat.borrow_mut().socket = Some(socket.try_clone()?);
-            let stream = tokio::net::TcpSocket::from_std_stream(socket.into()).connect(to).await?;
-            let stream = TlsConnector::from(Arc::clone(&tls.client)).connect(tls.name.clone(), stream).await?;
-            Http2::client(stream).await.map_err(io::Error::other)
-        };
-        if let Ok(host) = made.await {
-            work(seat, host, clock).await;
-        }
-    }
-
-    async fn accept(listener: tokio::net::TcpListener, seat: Shared, tls: Rc<Tls>, clock: Clock) {
-        let made = async {
-            let (stream, _): (TcpStream, _) = listener.accept().await?;
-            // The controller comes from the listener; this option does not.
-            stream.set_nodelay(true)?;
-            seat.borrow_mut().socket = Some(socket2::SockRef::from(&stream).try_clone()?);
-            let stream = TlsAcceptor::from(Arc::clone(&tls.server)).accept(stream).await?;
-            Http2::server(stream).await.map_err(io::Error::other)
-        };
-        if let Ok(host) = made.await {
-            work(seat, host, clock).await;
-        }
-    }
-}
-
-/// Drives one end until its connection has ended: the connection, then the workload on it, until neither has anything to do.
-async fn work(seat: Shared, mut host: Http2, clock: Clock) {
-    let mut sleep = pin!(tokio::time::sleep_until(clock.moment));
-    std::future::poll_fn(|cx| {
-        let mut seat = seat.borrow_mut();
-        loop {
-            host.poll(cx);
-            if seat.app.drive(clock.now(), &mut host) {
-                continue;
-            }
-            let Some((at, _)) = seat.app.deadline() else { return Poll::Pending };
-            sleep.as_mut().reset(clock.moment(at));
-            if sleep.as_mut().poll(cx).is_pending() {
-                return Poll::<()>::Pending;
-            }
-        }
-    })
-    .await;
-}
-
-/// The time of a run by both clocks.
-#[derive(Clone, Copy)]
-struct Clock {
-    origin: Instant,
-    moment: Moment,
-}
-
-impl Clock {
-    fn now(self) -> Instant {
-        Instant::ZERO + (now() - self.origin)
-    }
-
-    fn moment(self, at: Instant) -> Moment {
-        self.moment + (at - Instant::ZERO)
     }
 }
 
@@ -365,12 +293,26 @@ mod tests {
         for name in (others().names)() {
             let contender = (others().make)(name).unwrap();
             assert_eq!(contender.identity().name, name);
+            assert!((others().has)(name));
             assert_eq!(Some(contender.factors()[0].value.as_str()), name.strip_prefix(KERNEL));
         }
-        assert!((others().make)("kernel-vegas").is_err());
-        assert_eq!(Kernel::of("cubic"), None);
-        let parameters: BTreeMap<String, String> = Kernel("bbr").identity().parameters;
+        assert!((others().make)("kernel-vegas").is_err() && !(others().has)("kernel-cubic:http3"));
+        assert!(Kernel::named("cubic").is_err());
+        let parameters: BTreeMap<String, String> = Kernel::named("kernel-bbr").unwrap().identity().parameters;
         assert!(parameters["protocol"].contains("TLS 1.3"));
+    }
+
+    #[test]
+    fn settings_in_a_name_are_factors() {
+        let kernel = Kernel::named("kernel-cubic:6:http1:buffer=128KiB").unwrap();
+        assert_eq!(kernel.identity().name, "kernel-cubic:http1:6:buffer=128KiB");
+        let factors: Vec<_> = kernel.factors().into_iter().map(|factor| (factor.name, factor.value)).collect();
+        let expected = [("congestion", "cubic"), ("http", "1.1"), ("connections", "6"), ("buffer", "131072")];
+        assert_eq!(factors, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        assert_eq!(
+            Kernel::named("kernel-cubic:9").unwrap_err(),
+            "`kernel-cubic:9`: `9` connections: 1 to 8 are possible"
+        );
     }
 
     #[test]

@@ -9,10 +9,14 @@
 
 mod agreement;
 mod ends;
+mod http1;
 mod http2;
 mod kernel;
 mod nodes;
+mod pool;
+mod recipe;
 mod run;
+mod seat;
 mod tls;
 mod watch;
 

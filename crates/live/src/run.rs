@@ -49,9 +49,9 @@ fn pass(
         ..NetworkConfig::new(path.up().clone(), path.down.clone(), seed.child("network", 0))
     };
     let network = Network::start(&config).map_err(|error| error.to_string())?;
-    let ends = match Kernel::of(&contender.identity().name) {
-        Some(kernel) => kernel.pass(&network, spec, watch)?,
-        None => nodes::pass(&network, contender, spec, watch)?,
+    let ends = match Kernel::named(&contender.identity().name) {
+        Ok(kernel) => kernel.pass(&network, spec, watch)?,
+        Err(_) => nodes::pass(&network, contender, spec, watch)?,
     };
     let statistics = network.stop().map_err(|error| error.to_string())?;
     let busy = statistics.busy().filter(|_| !tolerated.busy);

@@ -1,4 +1,4 @@
-//! TLS 1.3 of the kernel's TCP: the library of our QUIC, with a certificate for each run.
+//! TLS of the kernel's TCP: the library of our QUIC, with a certificate for each run.
 
 use std::sync::Arc;
 
@@ -7,9 +7,10 @@ use rustls::{
     pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName},
 };
 
-/// Application protocol: HTTP/2.
-const ALPN: &[u8] = b"h2";
-const SERVER_NAME: &str = "server.lab.tiderace.test";
+use crate::recipe::Recipe;
+
+/// Name of the server in certificates and requests.
+pub(crate) const SERVER_NAME: &str = "server.lab.tiderace.test";
 
 /// Configurations of both ends.
 pub(crate) struct Tls {
@@ -19,7 +20,8 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    pub(crate) fn new() -> Result<Self, String> {
+    /// Configurations for the protocols of a recipe.
+    pub(crate) fn new(recipe: Recipe) -> Result<Self, String> {
         let fault = |error: &dyn std::fmt::Display| format!("cannot set up TLS: {error}");
         let made = rcgen::generate_simple_self_signed([SERVER_NAME.to_owned()]).map_err(|error| fault(&error))?;
         let certificate = made.cert.der().clone();
@@ -27,20 +29,21 @@ impl Tls {
         let mut roots = RootCertStore::empty();
         roots.add(certificate.clone()).map_err(|error| fault(&error))?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let only = [&rustls::version::TLS13];
+        let only = [if recipe.tls12 { &rustls::version::TLS12 } else { &rustls::version::TLS13 }];
+        let alpn = vec![if recipe.http1 { b"http/1.1".to_vec() } else { b"h2".to_vec() }];
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&only)
             .map_err(|error| fault(&error))?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        client.alpn_protocols = vec![ALPN.to_vec()];
+        client.alpn_protocols.clone_from(&alpn);
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&only)
             .map_err(|error| fault(&error))?
             .with_no_client_auth()
             .with_single_cert(vec![certificate], key)
             .map_err(|error| fault(&error))?;
-        server.alpn_protocols = vec![ALPN.to_vec()];
+        server.alpn_protocols = alpn;
         let name = ServerName::try_from(SERVER_NAME).map_err(|error| fault(&error))?;
         Ok(Self { client: Arc::new(client), server: Arc::new(server), name })
     }

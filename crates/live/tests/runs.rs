@@ -71,7 +71,7 @@ fn value(record: &Record, figure: Figure) -> Option<f64> {
 fn everybody() -> Vec<Box<dyn Contender>> {
     let mut all: Vec<Box<dyn Contender>> = ["kernel-cubic", "kernel-reno"]
         .into_iter()
-        .map(|name| Box::new(Kernel::of(name).unwrap()) as Box<dyn Contender>)
+        .map(|name| Box::new(Kernel::named(name).unwrap()) as Box<dyn Contender>)
         .collect();
     all.push(contender("cubic").unwrap());
     all
@@ -91,7 +91,7 @@ fn bulk_in_both_directions() {
             // No more passes the link than its rate, and what waited in front of the window's begin: a queue of 50 kB, and a flight.
             assert!(goodput > 0.0 && goodput <= 10e6 + 8.0 * 100_000.0 / 1.5, "{direction} {goodput}");
             assert!(value(record, Figure::Cpu).unwrap() > 0.0);
-            let kernel = Kernel::of(&record.contender.name).is_some();
+            let kernel = Kernel::named(&record.contender.name).is_ok();
             // What the kernel does not tell is missing, and what only it tells is there.
             assert_eq!(value(record, Figure::RttP50).is_none(), kernel, "{}", record.contender.name);
             assert_eq!(value(record, Figure::SmoothedRtt).is_some(), kernel, "{}", record.contender.name);
@@ -148,7 +148,7 @@ fn a_run_is_shown_while_it_goes_on_and_can_be_broken_off() {
         assert!((2..=21).contains(&looks.len()), "{name}: {}", looks.len());
         let last: Vec<&Sender> = looks.last().unwrap().iter().flatten().collect();
         assert_eq!(last.len(), 2, "{name}");
-        let kernel = Kernel::of(&name).is_some();
+        let kernel = Kernel::named(&name).is_ok();
         for sender in last {
             // 10 Mbit/s for 2 s are 2.5 MB; what was sent may wait in the queue of 50 kB, or be lost and not sent again yet.
             assert!((1..=3_000_000).contains(&sender.bytes.unwrap()), "{name}: {sender:?}");
@@ -173,7 +173,7 @@ fn a_controller_without_evidence_fails() {
     // Nothing is sent in a run without a connection: nobody may believe its figures.
     let mut scenario = scenario("workload = \"bulk\"\nconnections = 1");
     scenario.path.down.loss = netem::Loss::Iid { p: units::Probability::ONE };
-    let record = run_one(&scenario, &Kernel::of("kernel-cubic").unwrap(), 1, Tolerated { busy: true });
+    let record = run_one(&scenario, &Kernel::named("kernel-cubic").unwrap(), 1, Tolerated { busy: true });
     let RunOutcome::Failed(reason) = record.outcome else { panic!("nothing arrived, and the run counts") };
     assert!(reason.contains("no connection was established"), "{reason}");
 }

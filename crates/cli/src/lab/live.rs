@@ -54,11 +54,9 @@ pub(super) fn select(scenario: &mut Scenario, named: &[String], real_time: bool)
         scenario.add_to_title(&format!("in real time{with}"));
     }
     let kernel: Vec<&String> = stacks.iter().filter(|name| name.starts_with(KERNEL)).collect();
-    if let Some(name) = kernel.iter().find(|name| Kernel::of(name).is_none()) {
-        let known = (live::others().names)().join(", ");
-        return Err(
-            Failure::new(format_args!("there is no contender `{name}`")).hint(format_args!("there are {known}"))
-        );
+    if let Some(reason) = kernel.iter().find_map(|name| Kernel::named(name).err()) {
+        let (known, settings) = ((live::others().names)().join(", "), Kernel::SETTINGS);
+        return Err(Failure::new(reason).hint(format_args!("there are {known}, each with {settings}")));
     }
     match kernel.first() {
         Some(name) if !real_time => {
@@ -151,7 +149,7 @@ fn refuse_missing(all: &[Box<dyn Contender>], network: &Network) -> Result<(), F
         .map_err(|error| Failure::new(format_args!("the kernel does not list its congestion controllers: {error}")))?;
     for contender in all {
         let name = contender.identity().name;
-        let Some(controller) = name.strip_prefix(KERNEL) else { continue };
+        let Ok(controller) = Kernel::named(&name).map(Kernel::controller) else { continue };
         if !known.iter().any(|one| one == controller) {
             let message = format!("`{name}`: this kernel has no `{controller}` loaded, only {}", known.join(", "));
             return Err(Failure::new(message)

@@ -41,7 +41,7 @@ pub use load::{CpuTime, Load, thread_cpu};
 pub use port::{Buffer, Port, Waiter, address, now};
 pub use privilege::Privilege;
 pub use space::Namespace;
-pub use tcp::{TcpInfo, controllers};
+pub use tcp::{TcpInfo, accept_fast_open, connect_fast_open, controllers, is_multipath, permit_fast_open};
 
 /// Address of the client side.
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);

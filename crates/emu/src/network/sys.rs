@@ -74,6 +74,40 @@ pub(super) fn ticks_per_second() -> u64 {
     u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100).max(1)
 }
 
+/// Reads the flags of `struct mptcp_info` (the kernel's `uapi/linux/mptcp.h`): a word behind eight bytes.
+pub(super) fn mptcp_flags(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    const SOL_MPTCP: c_int = 284;
+    const MPTCP_INFO: c_int = 1;
+    let mut bytes = [0_u8; 12];
+    let mut length = libc::socklen_t::try_from(bytes.len()).unwrap_or(0);
+    // SAFETY: the pointer and the length are those of `bytes`, and both are valid for writes during the call.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            SOL_MPTCP,
+            MPTCP_INFO,
+            bytes.as_mut_ptr().cast::<c_void>(),
+            &raw mut length,
+        )
+    })?;
+    bytes.last_chunk().map(|word| u32::from_ne_bytes(*word)).ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
+}
+
+/// Sets an option of TCP whose value is a number.
+pub(super) fn set_tcp_option(socket: BorrowedFd<'_>, option: i32, value: libc::c_int) -> io::Result<()> {
+    // SAFETY: the pointer is that of `value`, which lives through the call, and the length is its size.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            option,
+            (&raw const value).cast::<c_void>(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    })?;
+    Ok(())
+}
+
 /// Reads `struct tcp_info`; how many bytes of it the kernel has.
 pub(super) fn tcp_info(socket: BorrowedFd<'_>, bytes: &mut [u8; 256]) -> io::Result<usize> {
     let mut length = libc::socklen_t::try_from(bytes.len()).unwrap_or(0);

@@ -73,6 +73,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<ExitCode> {
     join(Others {
         names,
+        has: |name| names().contains(&name),
         make: |name| match Peers::named(name) {
             Ok(Some(peers)) => Ok(Box::new(lab::stack::SansIo(peers))),
             Ok(None) => Err(format!("there is no `{name}`")),
