@@ -47,6 +47,8 @@ struct Counts {
     unproven: AtomicU64,
     /// Packets lost and damaged here.
     spoiled: AtomicU64,
+    /// Initial packets that have passed to the server since its last one.
+    initials_unanswered: AtomicU64,
 }
 
 /// Counts on the wire.
@@ -70,6 +72,8 @@ pub struct Seen {
     pub unproven: u64,
     /// Packets that the tap lost or damaged.
     pub spoiled: u64,
+    /// Datagrams with Initial packets that have passed to the server, as they were, since it sent its last one.
+    pub initials_unanswered: u64,
 }
 
 /// Spoiler of the packets to all clients.
@@ -144,7 +148,10 @@ impl Tap {
                 };
                 client.account.up.fetch_add(len as u64, Relaxed);
                 seen.note_up(&buffer[..len], &client.account);
-                if !seen.spoils(up.as_mut(), &mut buffer[..len]) {
+                let has_initial = has_initial(&buffer[..len]);
+                let fate = seen.spoils(up.as_mut(), &mut buffer[..len]);
+                seen.initials_unanswered.fetch_add(u64::from(has_initial && fate.is_none()), Relaxed);
+                if fate != Some(Spoil::Drop) {
                     let _ = client.back.send(&buffer[..len]).await;
                 }
             }
@@ -165,6 +172,7 @@ impl Tap {
             amplification: self.counts.amplification.load(Relaxed) as f64 / 1_000.0,
             unproven: self.counts.unproven.load(Relaxed),
             spoiled: self.counts.spoiled.load(Relaxed),
+            initials_unanswered: self.counts.initials_unanswered.load(Relaxed),
         }
     }
 }
@@ -196,7 +204,7 @@ impl Client {
                 seen.note_down(&buffer[..len], &its);
                 let is_lost = {
                     let mut down = down.as_ref().map(|down| down.lock().expect("nobody panics with it"));
-                    seen.spoils(down.as_deref_mut(), &mut buffer[..len])
+                    seen.spoils(down.as_deref_mut(), &mut buffer[..len]) == Some(Spoil::Drop)
                 };
                 if !is_lost {
                     let _ = front.send_to(&buffer[..len], client).await;
@@ -228,12 +236,16 @@ fn long_packets(mut datagram: &[u8]) -> Vec<(Option<LongType>, u32, usize)> {
     all
 }
 
+fn has_initial(datagram: &[u8]) -> bool {
+    long_packets(datagram).iter().any(|(ty, ..)| *ty == Some(LongType::Initial))
+}
+
 impl Counts {
-    /// Damages a packet where its turn has come; returns whether it is lost.
-    fn spoils(&self, spoiler: Option<&mut Spoiler>, packet: &mut [u8]) -> bool {
+    /// Damages a packet where its turn has come, and tells what becomes of it.
+    fn spoils(&self, spoiler: Option<&mut Spoiler>, packet: &mut [u8]) -> Option<Spoil> {
         let fate = spoiler.and_then(|spoiler| spoiler.treat(packet));
         self.spoiled.fetch_add(u64::from(fate.is_some()), Relaxed);
-        fate == Some(Spoil::Drop)
+        fate
     }
 
     fn note_up(&self, datagram: &[u8], account: &Account) {
@@ -248,6 +260,9 @@ impl Counts {
 
     fn note_down(&self, datagram: &[u8], account: &Account) {
         self.down.fetch_add(datagram.len() as u64, Relaxed);
+        if has_initial(datagram) {
+            self.initials_unanswered.store(0, Relaxed);
+        }
         for (ty, version, len) in long_packets(datagram) {
             self.retries.fetch_add(u64::from(ty.is_none()), Relaxed);
             self.second_version[1].fetch_add(u64::from(version == version::V2), Relaxed);
