@@ -17,6 +17,26 @@ use netem::LinkConfig;
 use tiderace_live::{Kernel, Sender, Tolerated, Watch, run_one, run_watched};
 use units::{Duration, Seed};
 
+#[test]
+fn scenarios_for_real_time_can_be_run() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/real-time");
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let scenario = parse(&std::fs::read_to_string(&path).unwrap(), &path.display().to_string()).unwrap();
+        let stem = path.file_stem().unwrap().to_str().unwrap();
+        assert_eq!(scenario.name, format!("real-time-{stem}"));
+        scenario.check().unwrap_or_else(|fault| panic!("{stem}: {fault:?}"));
+        assert!(!scenario.contenders.stacks.is_empty(), "{stem} has nothing of the kernel's");
+        for name in &scenario.contenders.stacks {
+            Kernel::named(name).unwrap_or_else(|reason| panic!("{stem}: {reason}"));
+        }
+        Kernel::check(scenario.traffic.workload).unwrap();
+        count += 1;
+    }
+    assert_eq!(count, 9);
+}
+
 fn permitted() -> bool {
     let network = Privilege::acquire().and_then(|_| {
         Network::start(&NetworkConfig::new(LinkConfig::default(), LinkConfig::default(), Seed::from_number(1)))

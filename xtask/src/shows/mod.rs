@@ -53,6 +53,7 @@ mod regret;
 mod relay;
 mod row;
 mod speed;
+mod tcp_claims;
 mod tests;
 mod truth;
 mod web;

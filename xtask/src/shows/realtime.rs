@@ -50,6 +50,11 @@ pub(crate) fn cases() -> Vec<Case> {
             "`tiderace edge compare` on replayed clients: planted differences between QUIC and TCP, and A/A splits",
             super::live_arms::measure,
         ),
+        case(
+            "claims",
+            "published claims about QUIC against TCP, beside the kernel's; two of nine scenarios without --long",
+            super::tcp_claims::measure,
+        ),
         case("left-behind", "processes, namespaces and devices after every kind of end", left_behind),
     ]
 }

@@ -1,0 +1,169 @@
+//! Published claims about QUIC against TCP, with the kernel's TCP beside our stack: the scenarios of `scenarios/real-time`.
+
+use std::{collections::BTreeMap, path::Path, process::Command, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::{
+    Context,
+    command::load,
+    matrices::program,
+    row::{Row, Target},
+};
+
+/// A scenario takes some minutes.
+const LIMIT: Duration = Duration::from_secs(1_800);
+
+/// A figure of one contender over that of another.
+struct Ratio {
+    figure: &'static str,
+    of: &'static str,
+    over: &'static str,
+}
+
+const fn ratio(figure: &'static str, of: &'static str, over: &'static str) -> Ratio {
+    Ratio { figure, of, over }
+}
+
+const CUBIC: &str = "tiderace cubic";
+const AUTO: &str = "tiderace auto";
+const KERNEL: &str = "kernel-cubic";
+const HTTP1: &str = "kernel-cubic:http1:6";
+
+/// Scenarios, and the ratios that answer their claims.
+const CLAIMS: [(&str, &[Ratio]); 9] = [
+    (
+        "api",
+        &[
+            ratio("request_p50", CUBIC, KERNEL),
+            ratio("request_p50", AUTO, KERNEL),
+            ratio("request_p95", CUBIC, KERNEL),
+            ratio("request_p95", AUTO, KERNEL),
+            ratio("request_p99", CUBIC, KERNEL),
+            ratio("request_p99", AUTO, KERNEL),
+            ratio("request_p95", "kernel-bbr", KERNEL),
+        ],
+    ),
+    (
+        "feed",
+        &[
+            ratio("request_p50", CUBIC, KERNEL),
+            ratio("request_p50", AUTO, KERNEL),
+            ratio("request_p50", AUTO, HTTP1),
+            ratio("request_p95", AUTO, KERNEL),
+            ratio("feed_seen", AUTO, KERNEL),
+            ratio("feed_seen", HTTP1, KERNEL),
+        ],
+    ),
+    ("proxy", &[ratio("goodput", CUBIC, KERNEL), ratio("goodput", AUTO, KERNEL)]),
+    (
+        "uploads",
+        &[
+            ratio("goodput", "kernel-cubic:4", KERNEL),
+            ratio("goodput", CUBIC, KERNEL),
+            ratio("goodput", AUTO, KERNEL),
+            ratio("goodput", AUTO, "kernel-cubic:4"),
+        ],
+    ),
+    (
+        "blocking",
+        &[
+            ratio("request_p50", CUBIC, KERNEL),
+            ratio("request_p95", CUBIC, KERNEL),
+            ratio("request_p99", CUBIC, KERNEL),
+            ratio("request_p95", AUTO, KERNEL),
+            ratio("request_p95", HTTP1, KERNEL),
+            ratio("request_p95", "kernel-bbr", KERNEL),
+        ],
+    ),
+    (
+        "setup",
+        &[
+            ratio("flow_p50", "tiderace new connection", KERNEL),
+            ratio("flow_p50", "tiderace 0-RTT", KERNEL),
+            ratio("flow_p50", "tiderace new connection", "kernel-cubic:tls1.2"),
+            ratio("flow_p50", "kernel-cubic:tls1.2", KERNEL),
+            ratio("flow_p50", "kernel-cubic:fast-open", KERNEL),
+            ratio("flow_p95", "tiderace new connection", KERNEL),
+            ratio("flow_p95", "tiderace 0-RTT", KERNEL),
+            ratio("flow_p95", "kernel-cubic:fast-open", KERNEL),
+        ],
+    ),
+    ("buffer", &[ratio("goodput", "kernel-cubic:buffer=128KiB", KERNEL), ratio("goodput", CUBIC, KERNEL)]),
+    (
+        "home",
+        &[
+            ratio("goodput", CUBIC, KERNEL),
+            ratio("goodput", AUTO, KERNEL),
+            ratio("cpu", CUBIC, KERNEL),
+            ratio("cpu", AUTO, KERNEL),
+        ],
+    ),
+    ("video", &[ratio("video_stalled", CUBIC, KERNEL), ratio("video_stalled", AUTO, KERNEL)]),
+];
+
+/// Runs the scenarios: the two shortest, or with `--long` all, which takes three quarters of an hour.
+pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
+    let program = program(context)?;
+    let mut rows = Vec::new();
+    for (name, ratios) in CLAIMS.iter().filter(|(name, _)| context.long || ["setup", "buffer"].contains(name)) {
+        match run(context, &program, name) {
+            Ok(runs) => rows.extend(ratios.iter().map(|ratio| row(name, ratio, &runs))),
+            Err(error) => rows.push(Row::unmeasured(name, &error)),
+        }
+    }
+    Ok(rows)
+}
+
+/// Figures by contender and seed.
+type Runs = BTreeMap<String, BTreeMap<u64, BTreeMap<String, f64>>>;
+
+fn run(context: &Context, program: &Path, name: &str) -> Result<Runs> {
+    let file = context.root.join(format!("scenarios/real-time/{name}.toml"));
+    let out = context.commands.target().join("shows/real-time");
+    let mut command = Command::new(program);
+    command.arg("lab").arg("run").arg(file).args(["--real-time", "--json", "--out"]).arg(&out);
+    let ended = context.commands.run(&format!("real-time-{name}"), &mut command, LIMIT)?;
+    // A report of which some runs do not count is one nevertheless.
+    ensure!(matches!(ended.code, Some(0 | 1)), "{}", ended.reason());
+    let report: Value = serde_json::from_str(&ended.stdout).with_context(|| ended.reason())?;
+    let records = report["records"].as_str().context("the report names no records")?;
+    let text = std::fs::read_to_string(records).with_context(|| format!("read {records}"))?;
+    let mut runs = Runs::new();
+    for line in text.lines().skip(1) {
+        let record: Value = serde_json::from_str(line)?;
+        let contender = record["contender"]["name"].as_str().context("a record without a contender")?;
+        let seed = record["seed"].as_u64().context("a record without a seed")?;
+        let figures = record["figures"].as_object().into_iter().flatten();
+        let known = figures.filter_map(|(name, reading)| Some((name.clone(), reading["value"].as_f64()?)));
+        runs.entry(contender.to_owned()).or_default().insert(seed, known.collect());
+    }
+    Ok(runs)
+}
+
+fn row(scenario: &str, ratio: &Ratio, runs: &Runs) -> Row {
+    let what = format!("{scenario}: {} of {} over {}", ratio.figure, ratio.of, ratio.over);
+    let of = |contender: &str| -> BTreeMap<u64, f64> {
+        let runs = runs.get(contender).into_iter().flatten();
+        runs.filter_map(|(&seed, figures)| Some((seed, *figures.get(ratio.figure)?))).collect()
+    };
+    let (ours, theirs) = (of(ratio.of), of(ratio.over));
+    let pairs: Vec<(f64, f64)> = ours.iter().filter_map(|(seed, value)| Some((*value, *theirs.get(seed)?))).collect();
+    let quotients: Vec<f64> = pairs.iter().map(|(ours, theirs)| ours / theirs).filter(|one| one.is_finite()).collect();
+    let middle = |values: Vec<f64>| Row::median("", &values, "", Target::Printed).value.unwrap_or(f64::NAN);
+    let (ours, theirs) =
+        (middle(pairs.iter().map(|pair| pair.0).collect()), middle(pairs.iter().map(|pair| pair.1).collect()));
+    Row::median(what, &quotients, "×", Target::Printed).detail(format!(
+        "{} pairs of seeds; medians {} and {}; {}",
+        quotients.len(),
+        plain(ours),
+        plain(theirs),
+        load()
+    ))
+}
+
+/// A value in the unit of the records (seconds, bit/s, shares) with four digits.
+fn plain(value: f64) -> String {
+    if value.abs() >= 1e4 { format!("{value:.3e}") } else { format!("{value:.4}") }
+}
