@@ -52,6 +52,7 @@ mod realtime;
 mod regret;
 mod relay;
 mod row;
+mod soak;
 mod speed;
 mod tcp_claims;
 mod tests;

@@ -55,6 +55,7 @@ pub(crate) fn cases() -> Vec<Case> {
             "published claims about QUIC against TCP, beside the kernel's; two of nine scenarios without --long",
             super::tcp_claims::measure,
         ),
+        case("soak", "memory of both ends over an hour; six hours with --long", super::soak::measure),
         case("left-behind", "processes, namespaces and devices after every kind of end", left_behind),
     ]
 }
