@@ -17,7 +17,7 @@ use crate::{
     scenario::Scenario,
     tally::{FeedTally, Missing, VideoTally},
     throttle::Throttle,
-    view::Viewer,
+    view::{RttReader, Viewer},
 };
 
 /// One stack with one set of parameters.
@@ -133,6 +133,8 @@ pub struct Nodes {
     /// For each connection, in the same order: view of the congestion control of the sender of the data during the run. Empty for a
     /// contender without one.
     pub views: Vec<Viewer>,
+    /// The same of its RTT samples, for those who watch.
+    pub rtts: Vec<RttReader>,
 }
 
 impl core::fmt::Debug for Nodes {

@@ -95,7 +95,8 @@ impl Contender for Rivals {
             let mut kinds: Vec<_> = measured.into_iter().map(|measured| measured().into_iter()).collect();
             (0..count).filter_map(|index| kinds[index % 2].next()).collect()
         };
-        Ok(Nodes { pairs, measured: Box::new(measured), views })
+        // Nobody watches rivals in real time.
+        Ok(Nodes { pairs, measured: Box::new(measured), views, rtts: Vec::new() })
     }
 }
 
@@ -132,7 +133,7 @@ impl Contender for Alone<'_> {
             let one = |index: usize| if index % 2 == kind { own.next() } else { Some(Measured::default()) };
             (0..count).filter_map(one).collect()
         };
-        Ok(Nodes { pairs, measured: Box::new(measured), views: Vec::new() })
+        Ok(Nodes { pairs, measured: Box::new(measured), views: Vec::new(), rtts: Vec::new() })
     }
 }
 

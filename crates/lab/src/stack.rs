@@ -3,7 +3,10 @@
 //! A [`StackNode`] is one end of one connection as a node of the simulator: the stack, the workload's [`App`] on it, and the counters of
 //! both. Each call processes, in this order: the datagram, the timeout, the RTT samples, the workload, the resulting datagrams.
 
-use std::{cell::RefCell, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
 
 use sim::{Datagram, Node, Outbox};
 use units::{Duration, Instant};
@@ -16,7 +19,7 @@ use crate::{
     },
     host::Host,
     scenario::{Direction, Workload},
-    view::{SenderView, Viewer},
+    view::{RttReader, SenderView, Viewer},
     workload::{App, End},
 };
 
@@ -140,18 +143,27 @@ impl<B: StackBuilder> Contender for SansIo<B> {
         }
         let traffic = &spec.scenario.traffic;
         let (direction, workload) = (traffic.direction, traffic.workload);
-        let view = |(client, server, _): &(Shared<B::Stack>, Shared<B::Stack>, Instant)| -> Viewer {
-            let sender = if direction == Direction::Download { server.clone() } else { client.clone() };
-            Box::new(move || sender.0.borrow().stack.view())
+        let sender = |(client, server, _): &(Shared<B::Stack>, Shared<B::Stack>, Instant)| {
+            if direction == Direction::Download { server.clone() } else { client.clone() }
         };
-        let views = kept.iter().map(view).collect();
+        let view = |sender: Shared<B::Stack>| -> Viewer { Box::new(move || sender.0.borrow().stack.view()) };
+        let rtts = |sender: Shared<B::Stack>| -> RttReader {
+            let read = Cell::new(0);
+            Box::new(move || {
+                let node = sender.0.borrow();
+                let all = node.rtt.as_ref()?;
+                Some(all[read.replace(all.len()).min(all.len())..].to_vec())
+            })
+        };
+        let views = kept.iter().map(sender).map(view).collect();
+        let rtts = kept.iter().map(sender).map(rtts).collect();
         let measured = move || {
             let pair = |(client, server, start): &(Shared<B::Stack>, Shared<B::Stack>, Instant)| {
                 measured(&mut client.0.borrow_mut(), &mut server.0.borrow_mut(), *start, direction, workload)
             };
             kept.iter().map(pair).collect()
         };
-        Ok(Nodes { pairs, measured: Box::new(measured), views })
+        Ok(Nodes { pairs, measured: Box::new(measured), views, rtts })
     }
 }
 

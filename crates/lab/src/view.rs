@@ -39,5 +39,8 @@ pub struct SenderCounters {
     pub acks: u64,
 }
 
+/// Reads the RTT samples of a sender since the last call, of the time that is measured; `None` for stacks that do not report them.
+pub type RttReader = Box<dyn Fn() -> Option<Vec<Duration>>>;
+
 /// Reads the state of a sender at any time; `None` before there is a connection, and always for stacks without such a view.
 pub type Viewer = Box<dyn Fn() -> Option<SenderView>>;

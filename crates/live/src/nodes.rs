@@ -7,13 +7,16 @@ use std::{collections::HashMap, net::SocketAddr};
 
 use bytes::BytesMut;
 use emu::network::{Buffer, CLIENT, Network, Port, SERVER, Waiter, address, now, thread_cpu};
-use lab::contender::{Contender, RunSpec};
+use lab::{
+    contender::{Contender, RunSpec},
+    view::Viewer,
+};
 use sim::{Datagram, Node, Outbox};
 use units::{Duration, Instant};
 
 use crate::{
     ends::Ends,
-    watch::{Looks, Watch},
+    watch::{Looks, Sender, Watch},
 };
 
 /// Ports of the first client and of the first server; the others follow.
@@ -99,7 +102,11 @@ pub(crate) fn pass(
         if at >= spec.end {
             break;
         }
-        looks.look(at, || nodes.views.iter().map(|view| view().map(Into::into)).collect())?;
+        looks.look(at, || {
+            let rtts = nodes.rtts.iter().map(|read| read()).chain(std::iter::repeat(None));
+            let sender = |(view, rtts): (&Viewer, _)| view().map(|view| Sender { rtts, ..view.into() });
+            nodes.views.iter().zip(rtts).map(sender).collect()
+        })?;
         for seat in &mut seats {
             if seat.due().is_some_and(|due| due <= at) {
                 metered(&mut cpu[seat.side], || seat.handle(at, None, &mut out));

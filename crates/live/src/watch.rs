@@ -13,6 +13,8 @@ pub struct Sender {
     pub bytes: Option<u64>,
     /// Smoothed RTT.
     pub smoothed_rtt: Option<Duration>,
+    /// RTT samples since the last look, of the time that is measured.
+    pub rtts: Option<Vec<Duration>>,
     /// Congestion window in bytes.
     pub window: Option<u64>,
     /// Bytes in flight.
@@ -39,6 +41,7 @@ impl From<SenderView> for Sender {
         Self {
             bytes: counters.map(|counters| counters.stream_bytes),
             smoothed_rtt: view.smoothed_rtt,
+            rtts: None,
             window: Some(view.window),
             in_flight: Some(view.in_flight),
             pacing_rate: view.pacing_rate,

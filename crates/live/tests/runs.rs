@@ -169,6 +169,15 @@ fn a_run_is_shown_while_it_goes_on_and_can_be_broken_off() {
         let last: Vec<&Sender> = looks.last().unwrap().iter().flatten().collect();
         assert_eq!(last.len(), 2, "{name}");
         let kernel = Kernel::named(&name).is_ok();
+        // Each sample once: some hundred a second of each connection, none shorter than the path, none for TCP.
+        let rtts: Vec<Duration> =
+            looks.iter().flatten().flatten().flat_map(|one| one.rtts.iter().flatten()).copied().collect();
+        assert_eq!(rtts.is_empty(), kernel, "{name}");
+        assert!(
+            rtts.len() < 3_000 && rtts.iter().all(|rtt| *rtt >= Duration::from_millis(20)),
+            "{name}: {}",
+            rtts.len()
+        );
         for sender in last {
             // 10 Mbit/s for 2 s are 2.5 MB; what was sent may wait in the queue of 50 kB, or be lost and not sent again yet.
             assert!((1..=3_000_000).contains(&sender.bytes.unwrap()), "{name}: {sender:?}");

@@ -180,7 +180,7 @@ impl Contender for Slower {
             all.iter_mut().for_each(|one| one.delivered = (one.delivered as f64 * share) as u64);
             all
         };
-        Ok(Nodes { pairs: nodes.pairs, measured: Box::new(slower), views: nodes.views })
+        Ok(Nodes { pairs: nodes.pairs, measured: Box::new(slower), views: nodes.views, rtts: nodes.rtts })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Figures of runs in real time while they go on: `lab run --real-time` with `--screen` or `--prometheus`.
 
 use std::{
+    cell::RefCell,
     ops::ControlFlow,
     thread,
     time::{Duration, Instant},
@@ -16,7 +17,7 @@ use super::RunArgs;
 use crate::{
     failure::Failure,
     interrupt::Interrupt,
-    meter::{Followed, Meter, Sample, TICK, exporter::Exporter},
+    meter::{Followed, Meter, Sample, TICK, exporter::Exporter, histogram::Histogram},
     runtime,
     screen::Shown,
     stop::Stop,
@@ -98,11 +99,16 @@ impl Figures {
             state.stage = Some(format!("run {} of {runs}, seed {seed}", place + 1));
         }
         let subjects = &self.subjects[contender];
+        // Of this run: metrics begin anew with each, and those who read them expect that of counters.
+        let rtts: RefCell<Vec<Histogram>> = RefCell::default();
         let see = |senders: &[Option<Sender>]| {
             if self.stop.is_asked() {
                 return ControlFlow::Break(());
             }
-            let samples: Vec<Sample> = senders.iter().map(|sender| self.sample(sender.as_ref())).collect();
+            let mut rtts = rtts.borrow_mut();
+            rtts.resize(senders.len(), Histogram::default());
+            let samples = senders.iter().zip(&mut *rtts).map(|(sender, rtts)| self.sample(sender.as_ref(), rtts));
+            let samples: Vec<Sample> = samples.collect();
             let now = Instant::now();
             if subjects.len() == samples.len() {
                 subjects.iter().zip(&samples).for_each(|(subject, sample)| subject.bring(now, sample.clone()));
@@ -117,8 +123,10 @@ impl Figures {
         (!self.stop.is_asked()).then_some(record)
     }
 
-    fn sample(&self, sender: Option<&Sender>) -> Sample {
+    /// A sample of the meter, whose RTT samples are all of the run: `rtts` has those before.
+    fn sample(&self, sender: Option<&Sender>, rtts: &mut Histogram) -> Sample {
         let Some(sender) = sender else { return Sample::default() };
+        sender.rtts.iter().flatten().for_each(|&rtt| rtts.record(rtt));
         Sample {
             received: None,
             sent: sender.bytes.filter(|_| self.has_streams),
@@ -132,7 +140,7 @@ impl Figures {
             packets_repaired: sender.packets_repaired,
             acks: sender.acks,
             state: sender.state,
-            rtts: None,
+            rtts: sender.rtts.is_some().then_some(*rtts),
         }
     }
 }
@@ -163,7 +171,10 @@ fn together(samples: &[Sample]) -> Sample {
         packets_repaired: sum(|sample| sample.packets_repaired),
         acks: sum(|sample| sample.acks),
         state: state.filter(|state| samples.iter().all(|sample| sample.state == Some(*state))),
-        rtts: None,
+        rtts: samples.iter().filter_map(|sample| sample.rtts).reduce(|mut sum, rtts| {
+            sum.add(&rtts);
+            sum
+        }),
     }
 }
 
@@ -206,11 +217,18 @@ mod tests {
             rtt: Some(Duration::from_millis(millis)),
             packets_lost: lost,
             state: Some(state),
+            rtts: lost.map(|count| {
+                let mut rtts = Histogram::default();
+                (0..count).for_each(|_| rtts.record(Duration::from_millis(millis)));
+                rtts
+            }),
             ..Sample::default()
         };
         let both = together(&[one("startup", 20, Some(3)), one("startup", 40, None)]);
         assert_eq!((both.sent, both.rtt), (Some(2_000), Some(Duration::from_millis(30))));
         assert_eq!((both.packets_lost, both.state, both.window), (Some(3), Some("startup"), None));
+        let three = together(&[one("startup", 20, Some(1)), one("startup", 40, Some(2)), one("startup", 1, None)]).rtts;
+        assert_eq!(three.map(|rtts| (rtts.count(), rtts.sum())), Some((3, 0.1)));
         assert_eq!(together(&[one("startup", 20, None), one("drain", 20, None)]).state, None);
         assert_eq!(together(&[]), Sample::default());
     }

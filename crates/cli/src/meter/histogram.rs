@@ -21,6 +21,12 @@ impl Histogram {
         self.sum += seconds;
     }
 
+    /// Adds the samples of another.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(own, others)| *own += others);
+        self.sum += other.sum;
+    }
+
     /// Bounds with the samples that do not exceed them.
     pub(crate) fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let mut below = 0;

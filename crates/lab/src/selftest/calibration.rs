@@ -460,7 +460,7 @@ impl Contender for Broken {
             }
             all
         };
-        Ok(Nodes { pairs: nodes.pairs, measured: Box::new(broken), views: nodes.views })
+        Ok(Nodes { pairs: nodes.pairs, measured: Box::new(broken), views: nodes.views, rtts: nodes.rtts })
     }
 }
 
