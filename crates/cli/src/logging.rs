@@ -1,8 +1,13 @@
 //! Log on the standard error. The variable `RUST_LOG` filters it, as in `warn,tiderace_edge=debug`.
 
 use std::{
+    collections::VecDeque,
     env,
-    io::{IsTerminal, stderr},
+    io::{self, IsTerminal, Write, stderr},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tracing_subscriber::{filter::Targets, fmt, layer::SubscriberExt, util::SubscriberInitExt};
@@ -16,9 +21,61 @@ const QUIET: &str = "warn,rustls_platform_verifier=off";
 /// Starts the log.
 pub(crate) fn start() -> Result<(), Failure> {
     let text = env::var_os(VARIABLE).map_or_else(|| QUIET.into(), |text| text.to_string_lossy().into_owned());
-    let output = fmt::layer().with_ansi(stderr().is_terminal()).with_writer(stderr);
+    let output = fmt::layer().with_ansi(stderr().is_terminal()).with_writer(|| Output);
     tracing_subscriber::registry().with(output).with(filter(&text)?).init();
     Ok(())
+}
+
+/// Bytes of lines that wait while a screen is shown.
+const HELD: usize = 64 << 10;
+
+/// Set while lines wait.
+static HOLDS: AtomicBool = AtomicBool::new(false);
+/// Lines that would damage the screen, and the number of those for which there was no room.
+static WAITING: Mutex<(VecDeque<Vec<u8>>, u64)> = Mutex::new((VecDeque::new(), 0));
+
+/// The standard error; while a screen is shown on the same terminal, lines wait for its end.
+struct Output;
+
+impl Write for Output {
+    /// Takes a line: the log writes each with one call.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if !HOLDS.load(Ordering::Relaxed) {
+            return stderr().write(line);
+        }
+        let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
+        let (lines, lost) = &mut *waiting;
+        lines.push_back(line.to_vec());
+        // The last lines are those that tell why it ended.
+        while lines.iter().map(Vec::len).sum::<usize>() > HELD {
+            lines.pop_front();
+            *lost += 1;
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        stderr().flush()
+    }
+}
+
+/// Lets lines wait for [`release`], where they would go to a terminal: a screen is shown there.
+pub(crate) fn hold() {
+    HOLDS.store(stderr().is_terminal(), Ordering::Relaxed);
+}
+
+/// Writes the lines that have waited for the end of a screen.
+pub(crate) fn release() {
+    HOLDS.store(false, Ordering::Relaxed);
+    let (lines, lost) = std::mem::take(&mut *WAITING.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut output = stderr();
+    // Nobody is left to tell about a terminal that has gone away.
+    if lost > 0 {
+        let _ = writeln!(output, "{lost} lines of the log before these are left out");
+    }
+    for line in lines {
+        let _ = output.write_all(&line);
+    }
 }
 
 /// Reads a filter: levels, and targets with their levels. Without a level for all targets the others are off.

@@ -30,6 +30,20 @@ fn each_end_restores_the_terminal_and_keeps_the_results() {
 }
 
 #[test]
+fn the_log_waits_for_the_end_of_the_screen() {
+    let server = Service::perf();
+    let base = ["perf", "client", server.address(), "--pin", server.fingerprint(), "--duration", "600 s", "--screen"];
+    let mut client = AtTerminal::with_log(&base, Some("trace"));
+    client.until(&["connection 1", "goodput", "help"]);
+    client.press("q");
+    let whole = client.watched();
+    let (_, rest) = client.ended();
+    let on_screen = whole().split("\u{1b}[?1049h").nth(1).unwrap().split("\u{1b}[?1049l").next().unwrap().to_owned();
+    assert!(!on_screen.contains("TRACE") && !on_screen.contains("DEBUG"), "{on_screen}");
+    assert!(rest.contains("TRACE") || rest.contains("DEBUG"), "the log is lost: {rest}");
+}
+
+#[test]
 fn a_second_request_ends_at_once() {
     let server = Service::perf();
     let arguments =

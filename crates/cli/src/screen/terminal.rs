@@ -19,6 +19,7 @@ use ratatui::{
 };
 
 use super::{draw::draw, view::View};
+use crate::logging;
 
 /// Set while the terminal is not as it was found.
 static SHOWN: AtomicBool = AtomicBool::new(false);
@@ -34,6 +35,7 @@ pub(crate) fn leave() {
         // Nobody is left to tell about a terminal that has gone away.
         let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
         let _ = disable_raw_mode();
+        logging::release();
     }
 }
 
@@ -61,6 +63,7 @@ impl Terminal {
         io::stdout().flush()?;
         enable_raw_mode()?;
         SHOWN.store(true, Ordering::Relaxed);
+        logging::hold();
         let entered = execute!(io::stdout(), EnterAlternateScreen, Hide)
             .and_then(|()| ratatui::Terminal::new(CrosstermBackend::new(io::stdout())));
         entered.map(Self).inspect_err(|_| leave())

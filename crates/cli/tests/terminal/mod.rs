@@ -32,6 +32,11 @@ pub(crate) struct AtTerminal {
 
 impl AtTerminal {
     pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::with_log(arguments, None)
+    }
+
+    /// The program with a value of `RUST_LOG`.
+    pub(crate) fn with_log(arguments: &[&str], log: Option<&str>) -> Self {
         let pty = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&pty).unwrap();
         unlockpt(&pty).unwrap();
@@ -42,6 +47,7 @@ impl AtTerminal {
         let before = tcgetattr(&held).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
         command.args(arguments).env_remove("RUST_LOG").env("TERM", "xterm");
+        command.envs(log.map(|filter| ("RUST_LOG", filter)));
         let [stdin, stdout, stderr] = [side(), side(), side()].map(Stdio::from);
         let child = command.stdin(stdin).stdout(stdout).stderr(stderr).spawn().unwrap();
         let keys = File::from(pty);
@@ -59,6 +65,12 @@ impl AtTerminal {
     /// Everything that was written so far.
     pub(crate) fn output(&self) -> String {
         String::from_utf8_lossy(&self.output.lock().unwrap()).into_owned()
+    }
+
+    /// The same at any later time, when this is gone.
+    pub(crate) fn watched(&self) -> impl Fn() -> String + use<> {
+        let output = Arc::clone(&self.output);
+        move || String::from_utf8_lossy(&output.lock().unwrap()).into_owned()
     }
 
     /// Waits until all of these were written. The screen writes words, and moves between them.
