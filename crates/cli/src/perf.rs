@@ -11,6 +11,7 @@
 mod client;
 mod cpu;
 mod datagrams;
+mod ended;
 mod fec;
 mod interval;
 mod live;

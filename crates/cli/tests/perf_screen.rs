@@ -30,6 +30,25 @@ fn each_end_restores_the_terminal_and_keeps_the_results() {
 }
 
 #[test]
+fn a_server_shows_its_connections_and_then_tells_of_those_that_have_ended() {
+    let mut server = AtTerminal::start(&["perf", "server", "--listen", "127.0.0.1:0", "--screen"]);
+    server.until(&["listening on 127.0.0.1:", "--pin", "help"]);
+    let output = server.output();
+    let word = |before: &str| {
+        let rest = output.split(before).nth(1).unwrap();
+        rest.split([' ', ',', '\r', '\n']).next().unwrap().to_owned()
+    };
+    let (address, pin) = (word("listening on "), word("--pin "));
+    let run = run(&["perf", "client", &address, "--pin", &pin, "--duration", "2 s", "--json"]);
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    server.until(&["Mbit/s"]);
+    server.press("q");
+    let (code, rest) = server.ended();
+    assert_eq!(code, Some(0), "{rest}");
+    assert!(rest.contains("127.0.0.1:") && rest.contains("1 connection"), "{rest}");
+}
+
+#[test]
 fn the_log_waits_for_the_end_of_the_screen() {
     let server = Service::perf();
     let base = ["perf", "client", server.address(), "--pin", server.fingerprint(), "--duration", "600 s", "--screen"];

@@ -13,11 +13,14 @@ use std::{
 use clap::Parser;
 use serde_json::json;
 use tiderace::{Connection, EndpointOptions, ReadError, RecvStream, SendStream, ServerConfig, WriteError};
+use tokio::sync::Notify;
 
 use super::{
     EndArgs,
     cpu::process_time,
-    datagrams, live, per_gib,
+    datagrams,
+    ended::Ended,
+    live, per_gib,
     progress::Moved,
     protocol::{self, PROTOCOL_ERROR, Receipt, Request, SenderReport, TIME_IS_UP, UNTIL_STOPPED},
     samples::{RttSamples, Samples},
@@ -28,7 +31,8 @@ use crate::{
     address::cannot_listen,
     failure::Failure,
     interrupt::Interrupt,
-    meter::{Meter, exporter::Exporter, lines::Lines, soak::Gathering},
+    meter::{Meter, exporter::Exporter, soak::Gathering},
+    screen::Shown,
     stdout::{write_json_line, write_out},
     trust::{self, CertificateArgs, Fingerprint},
 };
@@ -57,6 +61,10 @@ pub(super) struct Args {
     /// Print figures of each connection every 5 s, to the standard error
     #[arg(long, conflicts_with = "tcp")]
     live: bool,
+    /// Show goodput, RTT, window, losses and state of each connection on a screen of its own; lines about connections that have ended
+    /// follow at the end. Without a terminal, or with --json, figures as with --live
+    #[arg(long, conflicts_with_all = ["tcp", "live"])]
+    screen: bool,
     /// End by itself after so long, such as '6 h', with figures and memory over time
     #[arg(long, value_name = "TIME", value_parser = tiderace::units::duration_text::parse, conflicts_with = "tcp")]
     soak: Option<Duration>,
@@ -82,28 +90,34 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
     say_listening(endpoint.local_addr(), fingerprint, false, args.json)?;
     let (sums, cpu_before) = (Arc::new(Sums::default()), process_time());
     let meter = Meter::new("perf server", args.soak);
-    let is_watched = args.prometheus.is_some() || args.live || args.soak.is_some();
+    let is_watched = args.prometheus.is_some() || args.live || args.screen || args.soak.is_some();
     let ticking = is_watched.then(|| meter.ticking());
     let exporter = args.prometheus.map(|address| Exporter::start(address, meter.clone())).transpose()?;
     let gathering = args.soak.map(|length| Gathering::start(meter.clone(), length));
-    let lines = args.live.then(|| Lines::start(meter.clone()));
+    let (asked, is_plain) = (Arc::new(Notify::new()), !args.screen || args.json);
+    let end = {
+        let asked = asked.clone();
+        move || asked.notify_one()
+    };
+    let shown = (args.live || args.screen).then(|| Shown::start(meter.clone(), is_plain, end)).transpose()?;
+    let ended = Arc::new(Ended::new(args.json, matches!(shown, Some(Shown::Screen(_)))));
     let accept = async {
         // Early data is answered before the handshake is complete.
         while let Some(connection) = endpoint.accept_early().await {
-            let (sums, meter) = (sums.clone(), meter.clone());
+            let (sums, meter, ended) = (sums.clone(), meter.clone(), ended.clone());
             tokio::spawn(async move {
                 let line = serve(connection, &sums, &meter).await;
-                // Nobody reads the output any more: the measurements of clients continue all the same.
-                let _ = if args.json { write_json_line(&line.json()) } else { write_out(&line.text()) };
+                ended.tell(line.text(), &line.json());
             });
         }
     };
     tokio::select! {
         () = accept => {}
         () = interrupt.wait() => {}
+        () = asked.notified() => {}
         () = tokio::time::sleep(args.soak.unwrap_or(Duration::MAX)), if args.soak.is_some() => {}
     }
-    drop(lines);
+    drop(shown);
     let soak = match gathering {
         Some(gathering) => Some(gathering.finish().await),
         None => None,
@@ -113,6 +127,7 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
     let _ = tokio::time::timeout(Duration::from_millis(200), endpoint.wait_idle()).await;
     watched.finish();
     drop((exporter, ticking));
+    ended.release()?;
     if let Some(soak) = soak {
         if args.json {
             write_json_line(&json!({"event": "soak", "soak": soak}))?;
