@@ -23,10 +23,11 @@ use crate::siblings::{Handed, Inbox};
 use crate::{
     load_balancers::LoadBalancers,
     machines,
+    panics::PanicAction,
     pending::Pending,
     shards::ShardLink,
     shared::{Shared, State},
-    socket::{SEND_BUFFER, Socket},
+    socket::{SEND_BUFFER, Socket, is_transient},
     tap::MaybeTap,
     tls_pool::TlsLink,
 };
@@ -51,10 +52,6 @@ pub(crate) struct Parts {
     pub(crate) tap: MaybeTap,
     pub(crate) on_panic: Option<PanicAction>,
 }
-
-/// Action when a task that drives a socket has panicked: its connections are lost, and nothing reads the socket from then on, although the kernel
-/// passes datagrams to it. It runs on the thread that panics.
-pub type PanicAction = Arc<dyn Fn() + Send + Sync>;
 
 /// Owns the socket of an endpoint; a future that ends when the endpoint is closed and drained.
 pub(crate) struct Driver {
@@ -86,10 +83,8 @@ pub(crate) struct Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        if std::thread::panicking()
-            && let Some(act) = &self.on_panic
-        {
-            act();
+        if std::thread::panicking() {
+            self.report_loss();
         }
     }
 }
@@ -119,6 +114,14 @@ impl Driver {
             deferred: false,
             tap,
             on_panic,
+        }
+    }
+
+    /// Gives the shard up after a panic, and reports it once.
+    fn report_loss(&mut self) {
+        self.shared.abandon();
+        if let Some(act) = self.on_panic.take() {
+            act();
         }
     }
 
@@ -250,7 +253,10 @@ impl Driver {
             match state.links.send(to, &datagram, way.as_ref()) {
                 Handed::Over => stats.sibling_sent += 1,
                 Handed::NoRoom => stats.sibling_dropped += 1,
-                Handed::Gone => stats.sibling_gone += 1,
+                Handed::Gone => {
+                    stats.sibling_gone += 1;
+                    state.endpoint.answer_unclaimed(self.shared.clock.now(), &datagram);
+                }
             }
         }
     }
@@ -324,6 +330,12 @@ impl Future for Driver {
         let this = &mut *self;
         let shared = this.shared.clone();
         let mut state = shared.lock();
+        if state.is_lost() {
+            // By a task that called one of the connections.
+            drop(state);
+            this.report_loss();
+            return Poll::Ready(());
+        }
         // A handshake in progress would be lost: its end comes first, which wakes this task.
         if state.replacement.is_some()
             && state.endpoint.may_rebind()
@@ -381,11 +393,4 @@ impl Future for Driver {
         }
         if ended { Poll::Ready(()) } else { Poll::Pending }
     }
-}
-
-fn is_transient(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionRefused | io::ErrorKind::Interrupted
-    )
 }

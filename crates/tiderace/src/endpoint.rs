@@ -21,10 +21,11 @@ use units::Seed;
 use crate::{
     clock::Clock,
     connection::{Connecting, Connection},
-    driver::{Driver, PanicAction, Parts},
+    driver::{Driver, Parts},
     error::ConnectError,
     load_balancers::LoadBalancers,
     machines::MachineLinks,
+    panics::PanicAction,
     service::{Running, ServedConnection, Service},
     shards::{self, ShardLink, Shards},
     shared::{Shared, State},
@@ -76,7 +77,8 @@ pub struct EndpointOptions {
     pub tap: Option<Arc<dyn Tap>>,
     /// Receiver of the events of connection attempts at a server; the tasks that drive the shards call it.
     pub attempts: Option<Arc<dyn AttemptLog>>,
-    /// Action when a task that drives a socket has panicked. `None`: the endpoint's other shards continue.
+    /// Action when a panic has ended a shard. The endpoint's other shards continue. The connections of the lost one end with
+    /// [`CloseReason::StateLost`](transport::CloseReason::StateLost), and nothing reads its socket any more.
     pub on_panic: Option<PanicAction>,
 }
 
@@ -234,7 +236,7 @@ impl Endpoint {
     ) -> Result<Connecting, ConnectError> {
         let shared = &self.shards[self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len()];
         let mut state = shared.lock();
-        if state.closed {
+        if state.closed || state.is_lost() {
             return Err(ConnectError::EndpointClosed);
         }
         let handle = state.endpoint.connect(shared.clock.now(), config, remote, server_name)?;
@@ -270,7 +272,7 @@ impl Endpoint {
                 state.hold(handle);
                 return Poll::Ready(Some(Connection::new(shared.clone(), handle)));
             }
-            if state.closed {
+            if state.closed || state.is_lost() {
                 return Poll::Ready(None);
             }
             state.wait_incoming(cx.waker());
@@ -282,6 +284,7 @@ impl Endpoint {
     async fn accept_by(&self, next: impl Fn(&mut State) -> Option<Handle>) -> Option<Connection> {
         poll_fn(|cx| {
             let first = self.next.fetch_add(1, Ordering::Relaxed);
+            let mut lost = 0;
             for at in 0..self.shards.len() {
                 let shared = &self.shards[(first + at) % self.shards.len()];
                 let mut state = shared.lock();
@@ -292,7 +295,11 @@ impl Endpoint {
                 if state.closed {
                     return Poll::Ready(None);
                 }
+                lost += usize::from(state.is_lost());
                 state.wait_incoming(cx.waker());
+            }
+            if lost == self.shards.len() {
+                return Poll::Ready(None);
             }
             Poll::Pending
         })
@@ -334,6 +341,9 @@ impl Endpoint {
     pub fn set_machines(&self, links: Option<&Arc<dyn MachineLinks>>) {
         for shared in &self.shards {
             let mut state = shared.lock();
+            if state.is_lost() {
+                continue;
+            }
             state.endpoint.set_machines(links.map(|links| links.clone() as Arc<dyn Machines>));
             state.machines = links.cloned();
         }
@@ -345,7 +355,10 @@ impl Endpoint {
         let count = u8::try_from(self.shards.len()).expect("shards are counted in a byte");
         let config = config.map(|config| Arc::new(share(config, count)));
         for shared in &self.shards {
-            shared.lock().endpoint.set_server_config(config.clone());
+            let mut state = shared.lock();
+            if !state.is_lost() {
+                state.endpoint.set_server_config(config.clone());
+            }
         }
     }
 
@@ -409,15 +422,14 @@ impl Endpoint {
     /// When there is no shard of this number.
     pub fn shard_stats(&self, shard: usize) -> (EndpointStats, SocketStats) {
         let state = self.shards[shard].lock();
-        (state.endpoint.stats(), state.socket)
+        (state.lost.unwrap_or_else(|| state.endpoint.stats()), state.socket)
     }
 }
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
         for shared in &self.shards {
-            // A shard whose driver has panicked has nobody to tell.
-            let Some(mut state) = shared.lock_whole() else { continue };
+            let mut state = shared.lock();
             state.orphaned = true;
             state.endpoint.set_server_config(None);
             state.wake_driver();

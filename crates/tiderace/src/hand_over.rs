@@ -54,8 +54,11 @@ impl Endpoint {
         let pairs = self.shards.iter().map(|_| siblings::pair()).collect::<io::Result<Vec<_>>>()?;
         let take = |(shared, (sender, receiver)): (&Arc<crate::shared::Shared>, _)| {
             let mut state = shared.lock();
-            state.inbox = Some(receiver);
-            state.wake_driver();
+            // Without a receiver, the process that reads learns that a lost shard has no connections.
+            if !state.is_lost() {
+                state.inbox = Some(receiver);
+                state.wake_driver();
+            }
             sender
         };
         Ok(self.shards.iter().zip(pairs).map(take).collect())

@@ -52,6 +52,7 @@ mod hand_over;
 mod held;
 mod load_balancers;
 mod machines;
+mod panics;
 mod parts;
 mod pending;
 mod qlog;
@@ -75,13 +76,13 @@ mod tls_pool;
 mod turn;
 
 pub use connection::{Connecting, Connection};
-pub use driver::PanicAction;
 pub use endpoint::{Endpoint, EndpointOptions, Handshakes};
 pub use error::{ConnectError, DatagramError, ReadError, ReadToEndError, ResetAtError, WriteError};
 #[cfg(target_os = "linux")]
 pub use hand_over::HandshakeId;
 pub use load_balancers::{LoadBalancers, Trust};
 pub use machines::MachineLinks;
+pub use panics::PanicAction;
 pub use qlog::QlogDir;
 pub use service::{ServedConnection, ServedStream, Service};
 pub use shards::Shards;

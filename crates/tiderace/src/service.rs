@@ -24,7 +24,7 @@ use crate::error::{DatagramError, ReadError, WriteError, from_write};
 /// - A call does not block: all connections of the shard wait for its end.
 /// - It uses no async handle ([`Connection`](crate::Connection), [`Endpoint`](crate::Endpoint), …) of its own endpoint: the endpoint is
 ///   locked during a call.
-/// - A panic ends the endpoint.
+/// - A panic ends the shard, with all its connections.
 ///
 /// Work that takes longer leaves the stream unanswered and answers it later: [`Endpoint::with_service`](crate::Endpoint::with_service).
 pub trait Service: Send + 'static {

@@ -3,13 +3,13 @@
 use std::{
     collections::VecDeque,
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex},
     task::Waker,
 };
 
 use rustc_hash::FxHashMap;
 use transport::{
-    CloseReason, Event, Handle,
+    CloseReason, EndpointStats, Event, Handle,
     memory::{Charge, ConnectionBudget, ITEM_OVERHEAD},
     streams::{StreamEvent, Unread},
 };
@@ -34,7 +34,7 @@ const TIMER_SLACK: Duration = Duration::from_millis(64);
 
 /// Shared by the driver and all handles of an endpoint.
 pub(crate) struct Shared {
-    state: Mutex<State>,
+    pub(crate) state: Mutex<State>,
     pub(crate) clock: Clock,
     /// The number of the shard.
     pub(crate) shard: u8,
@@ -74,6 +74,8 @@ pub(crate) struct State {
     pub(crate) closed: bool,
     /// The last handle of the endpoint is gone: the driver ends with the last connection.
     pub(crate) orphaned: bool,
+    /// Counters at the time of the panic that ended the shard.
+    pub(crate) lost: Option<EndpointStats>,
 }
 
 /// Outcome of a finished stream.
@@ -228,12 +230,15 @@ impl Waiters {
             },
             Event::DatagramsReadable => self.come(Wait::Datagram, wake),
             Event::DatagramsWritable => self.come(Wait::DatagramRoom, wake),
-            Event::Closed(reason) => {
-                self.closed = Some(reason);
-                self.wake_all(wake);
-            }
+            Event::Closed(reason) => self.close(reason, wake),
             _ => {}
         }
+    }
+
+    /// Notes the end of the connection.
+    pub(crate) fn close(&mut self, reason: CloseReason, wake: &mut Vec<Waker>) {
+        self.closed = Some(reason);
+        self.wake_all(wake);
     }
 
     fn wake_all(&mut self, wake: &mut Vec<Waker>) {
@@ -274,20 +279,11 @@ impl Shared {
                 inbox: None,
                 closed: false,
                 orphaned: false,
+                lost: None,
             }),
             clock,
             shard,
         })
-    }
-
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic while the lock is held leaves the state machine between two steps: nothing may use it any more.
-        self.state.lock().expect("no task panicked while it held the endpoint")
-    }
-
-    /// The state, unless a panic has left it between two steps.
-    pub(crate) fn lock_whole(&self) -> Option<MutexGuard<'_, State>> {
-        self.state.lock().ok()
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) enum Handed {
     Over,
     /// The process reads too slowly.
     NoRoom,
-    /// The process has ended.
+    /// The process has ended, or has lost the shard.
     Gone,
 }
 
@@ -75,10 +75,17 @@ impl Links {
         let parts = [IoSlice::new(&header), IoSlice::new(way), IoSlice::new(&datagram.payload)];
         match SockRef::from(socket).send_vectored(&parts) {
             Ok(_) => Handed::Over,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Handed::NoRoom,
-            Err(_) => Handed::Gone,
+            Err(error) if is_gone(&error) => Handed::Gone,
+            // No room now, or never for a read of this size.
+            Err(_) => Handed::NoRoom,
         }
     }
+}
+
+/// Returns whether an error shows that nobody receives any more.
+fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotConnected};
+    matches!(error.kind(), ConnectionRefused | ConnectionReset | NotConnected | BrokenPipe)
 }
 
 /// A connected pair: the end that sends, for another process, and the end that receives.

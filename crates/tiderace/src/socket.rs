@@ -228,6 +228,14 @@ pub(crate) fn to_codepoint(ecn: Ecn) -> EcnCodepoint {
     }
 }
 
+/// Returns whether an error of a read is about an earlier datagram, or an interruption.
+pub(crate) fn is_transient(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionRefused | io::ErrorKind::Interrupted
+    )
+}
+
 #[cfg(test)]
 #[cfg(target_os = "linux")]
 mod tests {

@@ -5,6 +5,7 @@
 use std::{
     net::SocketAddr,
     num::NonZeroU8,
+    os::unix::net::UnixDatagram,
     sync::{
         Arc,
         atomic::{AtomicU8, AtomicUsize, Ordering},
@@ -253,18 +254,33 @@ async fn an_endpoint_that_is_gone_is_reset_and_one_that_is_there_is_not() {
     chain.take_over();
     assert_eq!(ask(&connection).await, 0);
     // A process that lives and does not read: nothing is said of its connections.
-    drop(chain.endpoints[0].open_inbox().unwrap());
+    let (senders, receivers): (Vec<_>, Vec<_>) = (0..2).map(|_| UnixDatagram::pair().unwrap()).unzip();
+    chain.last().set_siblings(&[Arc::new(Sibling { generation: 0, shards: senders })], []);
+    let before = chain.last().socket_stats().sibling_sent;
     let (mut send, _recv) = connection.open_bi().await.unwrap();
     send.write_all(b"x").await.unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!((chain.resets(), connection.close_reason().is_none()), (0, true));
-    let stats = chain.last().socket_stats();
-    assert!(stats.sibling_dropped + stats.sibling_gone > 0, "{stats:?}");
-    // One that is gone.
-    chain.last().set_siblings(&[], []);
+    assert!(chain.last().socket_stats().sibling_sent > before, "{:?}", chain.last().socket_stats());
+    // One that is gone, or has lost the shard, which is noticed with the next packet.
+    drop(receivers);
     let reason = timeout(LIMIT, connection.closed()).await.expect("a stateless reset");
     assert!(format!("{reason:?}").contains("Reset"), "{reason:?}");
-    assert!(chain.resets() > 0);
+    assert!(chain.resets() > 0 && chain.last().socket_stats().sibling_gone > 0);
+}
+
+#[tokio::test]
+async fn connections_of_an_endpoint_that_is_forgotten_are_reset() {
+    let (server, client) = configs();
+    let mut chain = Chain::start(server);
+    let (_endpoint, connection) = connect(&client, chain.address()).await;
+    chain.take_over();
+    assert_eq!(ask(&connection).await, 0);
+    chain.last().set_siblings(&[], []);
+    let (mut send, _recv) = connection.open_bi().await.unwrap();
+    send.write_all(b"x").await.unwrap();
+    let reason = timeout(LIMIT, connection.closed()).await.expect("a stateless reset");
+    assert!(format!("{reason:?}").contains("Reset"), "{reason:?}");
 }
 
 #[tokio::test]

@@ -91,6 +91,10 @@ pub enum CloseReason {
     /// The peer has lost its state (stateless reset).
     #[error("the peer no longer knows the connection (stateless reset)")]
     Reset,
+    /// A panic has left the endpoint between two steps, and its connections are given up. The peer receives a stateless reset when
+    /// another endpoint with the same keys reads its packets.
+    #[error("the endpoint has lost its state by a panic")]
+    StateLost,
     /// Idle timeout: no packet was received for this time.
     #[error("idle for too long")]
     IdleTimeout,

@@ -8,6 +8,7 @@ use std::{
     sync::Arc,
 };
 
+use units::Instant;
 use wire::{ConnectionId, Header, LongType};
 
 use super::{Endpoint, Target};
@@ -84,6 +85,16 @@ impl Endpoint {
     /// Returns the next datagram for another process. Drain it after each [`handle_datagram`](Self::handle_datagram).
     pub fn poll_foreign(&mut self) -> Option<(SiblingShard, Datagram)> {
         self.foreign.queue.pop_front()
+    }
+
+    /// Answers datagrams from [`poll_foreign`](Self::poll_foreign) whose process has ended, or has lost the shard, as those of no
+    /// connection: a stateless reset for each packet.
+    pub fn answer_unclaimed(&mut self, now: Instant, datagram: &Datagram) {
+        for payload in datagram.payload.chunks(datagram.segment_size.max(1)) {
+            let Ok(Header::Short { dcid, .. }) = Header::parse(payload, self.ids.len()) else { continue };
+            let part = Datagram { payload: payload.into(), ..*datagram };
+            self.maybe_reset(now, &part, &dcid);
+        }
     }
 
     /// Connection IDs of clients' incomplete handshakes, with those that the clients have chosen.

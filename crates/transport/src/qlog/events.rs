@@ -99,6 +99,9 @@ impl<'a> ConnectionClosed<'a> {
                 with(remote, error, if error.code.0 == 0 { "unspecified" } else { "error" })
             }
             CloseReason::Memory { .. } => Self { trigger: "error", ..local },
+            CloseReason::StateLost => {
+                Self { trigger: "aborted", reason: Some("state lost by a panic".into()), ..local }
+            }
             CloseReason::Reset => Self { trigger: "stateless_reset", ..remote },
             CloseReason::IdleTimeout => Self { trigger: "idle_timeout", ..local },
             // The draft has no word for it. A peer that is told reads NO_ERROR.
