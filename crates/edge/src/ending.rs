@@ -139,6 +139,7 @@ impl Ending {
             // Every other code of this end says that the client broke a rule.
             CloseReason::ThisApplication { .. } | CloseReason::PeerMisbehaved(_) => Self::Malformed,
             CloseReason::Memory { .. } => Self::Memory,
+            CloseReason::StateLost => Self::Fault,
             _ => Self::Cancelled,
         }
     }

@@ -70,6 +70,8 @@ pub(crate) fn answer(
         shared.metrics.fallbacks.count_report(word.as_bytes());
     }
     async move {
+        #[cfg(debug_assertions)]
+        crate::planted::check(request.uri().path().as_bytes());
         if is_forwarded && !is_believed && guard::is_validated(&peer, &mut entry).await {
             believe(&generation, &request, &mut peer);
             entry.set_client(&peer);

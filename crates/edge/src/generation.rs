@@ -35,6 +35,7 @@ use crate::{
     password::{BasicAuth, Hashing},
     path,
     policy::{Policies, arms::Arms},
+    process::WorkerPanics,
     profile::profile,
     rate::{RateKey, RateLimit},
     remote_signer::{Link, Waiting},
@@ -113,6 +114,8 @@ pub(crate) struct Shared {
     pub(crate) trials: Arc<Trials>,
     pub(crate) offers: Offers,
     pub(crate) fallbacks: Arc<Fallbacks>,
+    /// Panics of workers, which the process acts upon.
+    pub(crate) panics: Arc<WorkerPanics>,
     /// Cause of requests that end with the process.
     pub(crate) cause: Cause,
     /// Compression of HTTP/3 field sections, counted.
@@ -384,7 +387,12 @@ impl Generation {
 }
 
 impl Shared {
-    pub(crate) fn new(first: Generation, metrics: Arc<Metrics>, persistent: PersistentState) -> Self {
+    pub(crate) fn new(
+        first: Generation,
+        metrics: Arc<Metrics>,
+        persistent: PersistentState,
+        panics: WorkerPanics,
+    ) -> Self {
         metrics.generation.set(first.number.cast_signed());
         first.hand_over(&persistent);
         first.note_signer(None, &metrics);
@@ -398,6 +406,7 @@ impl Shared {
             arms: Arms::default(),
             offers: Offers::default(),
             fallbacks: Arc::default(),
+            panics: Arc::new(panics),
             cause: Cause::default(),
             compression: Arc::default(),
             current: RwLock::new(Arc::new(first)),

@@ -73,6 +73,8 @@ mod password;
 mod password_file;
 mod path;
 mod peer;
+#[cfg(debug_assertions)]
+mod planted;
 mod policy;
 mod port;
 pub mod process;

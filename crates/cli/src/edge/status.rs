@@ -79,6 +79,9 @@ fn render(status: &Value) -> String {
         line("redirect from", list(&status["redirect_from"]));
     }
     line("workers", number(&status["workers"]).to_string());
+    if number(&status["worker_panics"]) > 0 {
+        line("panics", format!("{} of workers: see the standard error", number(&status["worker_panics"])));
+    }
     let processes = status["processes"].as_array().map(Vec::as_slice).unwrap_or_default();
     for process in processes.iter().filter(|_| processes.len() > 1) {
         let role = if process["serving"] == true { "serves" } else { "ends its connections" };
@@ -168,7 +171,7 @@ mod tests {
                 {"server_id": "0a02", "address": "10.0.0.2:443", "state": "up", "forwarded": 7, "answered": 9, "received": 2},
                 {"server_id": "0a03", "address": "10.0.0.3:443", "state": "down", "forwarded": 0, "answered": 0, "received": 0},
             ],
-            "redirect_from": ["[::]:80"], "workers": 2, "connections": 12, "requests": {"h2": 1, "h3": 2, "http/1.1": 0},
+            "redirect_from": ["[::]:80"], "workers": 2, "worker_panics": 1, "connections": 12, "requests": {"h2": 1, "h3": 2, "http/1.1": 0},
             "memory": {"held": 3_670_016, "limit": 2_147_483_648_u64},
             "certificates": [{"certificate": "cert.pem", "days": 61.25}, {"certificate": "old.pem", "days": -1.0}, {"certificate": "acme", "days": 13.0}],
             "back_ends": [
@@ -181,6 +184,7 @@ mod tests {
         for line in [
             "configuration number 3, in use for 1 d 2 h",
             "redirect from [::]:80",
+            "panics        1 of workers: see the standard error",
             "process       1 (pid 17) ends its connections: 5",
             "process       2 (pid 18) serves: 12",
             "machine       0a02 at 10.0.0.2:443 up: 7 forwarded, 9 answered, 2 received",

@@ -28,6 +28,13 @@ impl Gateway {
         Self::started(edge("run", config))
     }
 
+    /// The same, in an environment with these variables.
+    pub(crate) fn start_in(environment: &[(&str, &str)], config: &Path) -> Self {
+        let mut command = edge("run", config);
+        command.envs(environment.iter().copied());
+        Self::started(command)
+    }
+
     /// The same by a shell that first runs `before`, such as `ulimit -n 64`.
     pub(crate) fn start_after(before: &str, config: &Path) -> Self {
         let mut shell = Command::new("sh");

@@ -43,6 +43,16 @@ impl Fleet {
 
     /// The same, with `sections` behind it.
     pub(crate) fn with(name: &str, extra: &str, sections: &str) -> Self {
+        Self::build(name, extra, sections, &[])
+    }
+
+    /// The same, in an environment with these variables.
+    #[allow(dead_code, reason = "each test binary uses its own part")]
+    pub(crate) fn start_in(name: &str, extra: &str, environment: &[(&str, &str)]) -> Self {
+        Self::build(name, extra, "", environment)
+    }
+
+    fn build(name: &str, extra: &str, sections: &str, environment: &[(&str, &str)]) -> Self {
         let folder = Scratch::new(&format!("upgrade-{name}"));
         std::fs::create_dir_all(folder.0.join("www")).unwrap();
         std::fs::write(folder.0.join("www/small"), "small").unwrap();
@@ -50,7 +60,7 @@ impl Fleet {
         let certificate = folder.certificate("localhost").cert.der().to_vec();
         let file = folder.0.join("edge.toml");
         configure(&file, extra, sections, 0);
-        let first = Gateway::start(&file);
+        let first = Gateway::start_in(environment, &file);
         let pids = BTreeSet::from([first.id()]);
         Self { address: first.address, folder, file, certificate, pids, first }
     }
@@ -87,9 +97,22 @@ impl Fleet {
     }
 
     pub(crate) fn status(&self) -> Value {
+        self.try_status().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Status, or what the command says when no process gives it.
+    pub(crate) fn try_status(&self) -> Result<Value, String> {
         let output = edge("status", &self.file).arg("--json").output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice(&output.stdout).unwrap()
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+        Ok(serde_json::from_slice(&output.stdout).unwrap())
+    }
+
+    /// Notes a process that was started by another one.
+    #[allow(dead_code, reason = "each test binary uses its own part")]
+    pub(crate) fn note(&mut self, pid: u32) {
+        self.pids.insert(pid);
     }
 
     /// The process ID of the first process.

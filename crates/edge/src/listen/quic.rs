@@ -92,18 +92,15 @@ pub(super) fn open(
         memory: Some(shared.memory.process().clone()),
         tap: Some(Arc::new(ListenerTap { captures: shared.persistent.captures.clone(), local })),
         attempts: Some(shared.fallbacks.clone()),
-        on_panic: Some(Arc::new(end)),
+        on_panic: Some({
+            let panics = shared.panics.clone();
+            Arc::new(move || panics.report())
+        }),
     };
     match taken_over {
         Some(sockets) => Endpoint::take_over(sockets, options),
         None => Endpoint::open(local, options),
     }
-}
-
-/// Ends the process: a worker whose state is lost would receive a share of all clients' packets and answer none, until a restart.
-fn end() {
-    tracing::error!("a worker has panicked while it drove its UDP socket: the process ends, to be started again");
-    std::process::abort();
 }
 
 /// Pool of TLS for this generation and those that follow.

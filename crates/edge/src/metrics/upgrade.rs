@@ -22,6 +22,7 @@ pub(crate) struct UpgradeMetrics {
     pub(crate) upgrades: Family<ReasonLabel, Counter>,
     pub(crate) connections: Family<ProcessLabel, Gauge>,
     pub(crate) datagrams: Family<ReasonLabel, Gauge<f64, AtomicU64>>,
+    pub(crate) panics: Counter,
 }
 
 impl UpgradeMetrics {
@@ -46,6 +47,12 @@ impl UpgradeMetrics {
                 "Reads of UDP sockets for connections of older processes since the start: forwarded (sent), dropped because the process \
                  reads too slowly (no-room) or has ended (gone), and, in an older process, received (received)",
                 Family::default()
+            ),
+            panics: figure!(
+                registry,
+                "worker_panics",
+                "Panics of workers while they drove a UDP socket, those of older processes included: a new process took over",
+                Counter::default()
             ),
         }
     }

@@ -195,6 +195,7 @@ impl Process {
             admin: admin.map(|(path, _)| path.display().to_string()),
             metrics: metrics.map(|(address, _)| address.to_owned()),
             siblings: offers,
+            panics: self.shared.panics.history(),
         };
         Ok((offer, descriptors))
     }
@@ -250,6 +251,7 @@ impl Process {
         self.listeners.plain().clear();
         self.services.leave(taken.admin);
         self.handed_over.send_replace(HandOver::Done);
+        self.shared.panics.leave();
         let this = self.clone();
         tokio::spawn(async move {
             if let Err(error) = this.answer_newer(control).await {

@@ -19,12 +19,14 @@ mod figures;
 mod hand_over;
 mod listeners;
 mod operations;
+mod panics;
 mod services;
 mod state;
 mod take_over;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use self::panics::{PanicHistory, WorkerPanics};
 pub use self::{error::ProcessError, operations::https_records};
 use self::{hand_over::HandOver, listeners::Listeners, services::Services};
 use crate::{
@@ -91,6 +93,7 @@ impl Process {
     pub fn start(file: &Path) -> Result<Arc<Self>, ProcessError> {
         let this = Self::build(file, None)?;
         this.services.serve(&this);
+        this.watch_workers();
         notify(&[NotifyState::Ready]);
         Ok(this)
     }
@@ -127,7 +130,9 @@ impl Process {
         metrics.upgrade.process.set(number.cast_signed());
         let first = Generation::build(config, configuration, None, &persistent, &workers, &metrics)?;
         let config = first.config.clone();
-        let shared = Arc::new(Shared::new(first, metrics, persistent));
+        let panics = taken.as_ref().map(|taken| taken.panics).unwrap_or_default();
+        let panics = WorkerPanics::new(panics, metrics.upgrade.panics.clone());
+        let shared = Arc::new(Shared::new(first, metrics, persistent, panics));
         tokio::spawn(memory::watch(Arc::downgrade(&shared.memory), shared.admission.clone(), shared.metrics.clone()));
         let listeners = Listeners::open(taken.as_deref_mut(), &shared, &workers)?;
         let services = Services::open(&config, taken)?;
@@ -156,6 +161,7 @@ impl Process {
         self.listeners.accept(&self.shared.current());
         self.services.serve(self);
         self.follow_siblings();
+        self.watch_workers();
     }
 
     /// Passes the addresses of this gateway to its proxies.
@@ -283,6 +289,7 @@ impl Process {
         if !self.has_handed_over() {
             notify(&[NotifyState::Stopping]);
         }
+        self.shared.panics.leave();
         let generation = self.shared.current();
         self.listeners.drain(&generation);
         let all_gone = async {

@@ -88,6 +88,7 @@ mod tests {
     use super::*;
     use crate::{
         config::{ConfigCause, ConfigError},
+        process::PanicHistory,
         upgrade::{RefusalCause, messages::Offer},
     };
 
@@ -126,6 +127,7 @@ mod tests {
             admin: None,
             metrics: None,
             siblings: Vec::new(),
+            panics: PanicHistory::default(),
         };
         let (error, built) = take_over(Answer::Offer(Box::new(offer))).await;
         assert!(

@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use tiderace::RoutableConfig;
 
+use crate::process::PanicHistory;
+
 /// Version of the hand-over protocol.
 pub const PROTOCOL: u32 = 2;
 
@@ -59,6 +61,10 @@ pub(crate) struct Offer {
     pub(crate) metrics: Option<String>,
     /// Processes that end their connections, the older one of this hand-over last.
     pub(crate) siblings: Vec<SiblingOffer>,
+    /// Panics of workers so far.
+    // Programs that do not send it have the same version of the protocol.
+    #[serde(default)]
+    pub(crate) panics: PanicHistory,
 }
 
 /// Another process: a stream to it, unless it is the older one itself, and the ways to its shards.

@@ -13,7 +13,7 @@ use std::{
 use tiderace::{IdGeneration, KeyRing};
 
 use super::{messages::Offer, siblings::SiblingProcess};
-use crate::listen::ListenerSockets;
+use crate::{listen::ListenerSockets, process::PanicHistory};
 
 /// Sockets and state of an older process. What is left when the gateway is built stays with that process.
 pub(crate) struct TakenOver {
@@ -28,6 +28,7 @@ pub(crate) struct TakenOver {
     pub(crate) admin: Option<(String, UnixListener)>,
     pub(crate) metrics: Option<(String, TcpListener)>,
     pub(crate) siblings: Vec<SiblingProcess>,
+    pub(crate) panics: PanicHistory,
 }
 
 impl TakenOver {
@@ -70,6 +71,7 @@ impl TakenOver {
             admin,
             metrics,
             siblings,
+            panics: offer.panics,
         })
     }
 }
