@@ -62,6 +62,8 @@ pub struct EndpointOptions {
     /// Load balancers by whose server ID in connection IDs packets find this machine, in place of the layout in `config`. The nonce
     /// has `generation`.
     pub routable: Option<RoutableConfig>,
+    /// Configurations of load balancers before `routable`, whose connection IDs are still read.
+    pub routable_before: Vec<RoutableConfig>,
     /// Load balancers that name clients in a PROXY protocol header. Endpoints may share it.
     pub load_balancers: Option<LoadBalancers>,
     /// Memory that all connections of the process may hold together, in place of that in `config`. Endpoints share it.
@@ -470,6 +472,7 @@ pub(crate) fn config_of(options: &mut EndpointOptions) -> io::Result<EndpointCon
     if let Some(routable) = options.routable {
         let generation = options.generation.map_or(0, |generation| generation.number);
         let ids = RoutableIds::new(0, generation, routable, &config.seed);
+        let ids = ids.and_then(|ids| ids.reading(&options.routable_before));
         config.ids = Box::new(ids.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?);
     } else if let Some(generation) = options.generation {
         config.ids = Box::new(GenerationIds::new(0, generation, &config.seed));
@@ -484,7 +487,7 @@ pub(crate) fn config_of(options: &mut EndpointOptions) -> io::Result<EndpointCon
 }
 
 /// 32 bytes from the operating system.
-fn system_seed() -> io::Result<Seed> {
+pub(crate) fn system_seed() -> io::Result<Seed> {
     let mut bytes = [0; 32];
     aws_lc_rs::rand::fill(&mut bytes).map_err(|_| io::Error::other("the system has no random numbers"))?;
     Ok(Seed::from_bytes(bytes))

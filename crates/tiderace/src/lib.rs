@@ -59,6 +59,7 @@ mod qlog;
 mod readiness;
 #[cfg(target_os = "linux")]
 mod reuseport;
+mod rotation;
 mod service;
 mod shards;
 mod shared;

@@ -67,7 +67,7 @@ pub use config::{
 pub use connection::Connection;
 pub use endpoint::{
     AttemptEvent, AttemptLog, Carried, DirectionBooks, Endpoint, EndpointBooks, EndpointStats, Handle, HandshakeWaker,
-    Machines, SiblingShard, Siblings, TlsDone, TlsStep,
+    IdLengthError, Machines, SiblingShard, Siblings, TlsDone, TlsStep,
 };
 pub use error::{Code, MigrateError, TransportError};
 pub use events::{CloseReason, Event};

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use wire::{ConnectionId, ResetToken};
 
+use super::renewal::Renewal;
 use crate::error::{Code, TransportError};
 
 /// Number of local IDs that the peer may hold at a time, also if it offers to keep more: one in use, one for a change of address at either
@@ -31,6 +32,7 @@ pub(crate) struct LocalIds {
     peer_limit: u64,
     /// Set once the handshake is complete, when new IDs are needed.
     wanted: bool,
+    renewal: Renewal,
 }
 
 impl LocalIds {
@@ -44,6 +46,7 @@ impl LocalIds {
             next_sequence: 1,
             peer_limit: 2,
             wanted: false,
+            renewal: Renewal::default(),
         }
     }
 
@@ -62,7 +65,7 @@ impl LocalIds {
     }
 
     /// Number of IDs that the endpoint has yet to make.
-    // RFC 9000 §5.1.1 MUST NOT-1: never have more IDs outstanding than the peer's limit.
+    // RFC 9000 §5.1.1 MUST NOT-1: never have more IDs outstanding than the peer's limit, those excepted that it has to retire.
     pub(crate) fn wanted(&self) -> usize {
         if !self.wanted {
             return 0;
@@ -70,7 +73,23 @@ impl LocalIds {
         // RFC 9000 §5.1.1 SHOULD-1: the peer always has IDs in store
         // RFC 9000 §5.1.1 SHOULD-2: a retired ID is replaced with a new one
         let target = self.peer_limit.min(ISSUED_AT_ONCE);
-        usize::try_from(target.saturating_sub(self.issued.len() as u64)).unwrap_or(0)
+        let current = self.issued.iter().filter(|i| !self.renewal.is_outdated(i.sequence)).count();
+        usize::try_from(target.saturating_sub(current as u64)).unwrap_or(0)
+    }
+
+    /// Replaces all IDs that the peer holds by others.
+    pub(crate) fn renew(&mut self) {
+        self.renewal.begin(self.next_sequence, self.oldest());
+    }
+
+    /// Lowest sequence number that the peer has not retired.
+    fn oldest(&self) -> Option<u64> {
+        self.issued.iter().map(|i| i.sequence).min()
+    }
+
+    /// Sequence number below which the peer has to retire IDs when it reads the announcement of this one.
+    pub(crate) fn retire_prior_to(&self, sequence: u64) -> u64 {
+        self.renewal.retire_prior_to(sequence)
     }
 
     /// The endpoint made another ID.
@@ -125,6 +144,7 @@ impl LocalIds {
         let gone = self.issued.swap_remove(position);
         self.to_announce.retain(|&s| s != sequence);
         self.retired.push(gone.id);
+        self.renewal.on_retired(self.next_sequence, self.oldest());
         Ok(())
     }
 
@@ -194,6 +214,34 @@ mod tests {
         assert!(!ids.wants_to_send());
         ids.on_lost(1);
         assert!(!ids.wants_to_send());
+    }
+
+    // RFC 9000 §5.1.1 MUST NOT-1; RFC 9000 §19.15 MUST-3
+    #[test]
+    fn a_renewal_replaces_all_and_the_next_one_waits_for_its_end() {
+        let mut ids = LocalIds::new(id(0), ResetToken([0; 16]));
+        // Before the handshake is complete, there is nothing to replace it with.
+        ids.renew();
+        assert_eq!(ids.wanted(), 0);
+        ids.start(2);
+        assert_eq!(ids.wanted(), 2, "the ID of the handshake is not counted any more");
+        let issue = |ids: &mut LocalIds, n| ids.issue(id(n), ResetToken([n; 16]));
+        issue(&mut ids, 1);
+        issue(&mut ids, 2);
+        assert_eq!((ids.wanted(), ids.retire_prior_to(2), ids.retire_prior_to(0)), (0, 1, 0));
+        ids.renew();
+        assert_eq!(ids.wanted(), 0, "the peer still holds the first one");
+        ids.on_retire(0, &id(1)).unwrap();
+        assert_eq!((ids.wanted(), ids.retire_prior_to(3)), (2, 3));
+        issue(&mut ids, 3);
+        issue(&mut ids, 4);
+        // A lost announcement never retires the ID that it announces.
+        ids.on_lost(2);
+        assert_eq!(ids.retire_prior_to(2), 2);
+        ids.on_retire(1, &id(3)).unwrap();
+        ids.on_retire(2, &id(3)).unwrap();
+        assert_eq!((ids.wanted(), ids.retire_prior_to(5)), (0, 3));
+        assert_eq!(ids.iter().collect::<Vec<_>>(), [id(3), id(4)], "old ones route here until the peer retires them");
     }
 
     // RFC 9000 §19.15 MUST NOT-1; RFC 9000 §19.16 MUST-2

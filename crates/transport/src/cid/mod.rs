@@ -4,6 +4,7 @@ mod generation;
 mod generator;
 mod local;
 mod remote;
+mod renewal;
 mod routable;
 
 pub use generation::{GenerationIds, IdGeneration};

@@ -41,6 +41,14 @@ pub enum RoutableError {
         /// Bytes of the server ID.
         found: usize,
     },
+    /// Another configuration whose IDs have another length.
+    #[error("connection IDs have {expected} bytes, and would have {found} with the other configuration")]
+    IdLen {
+        /// Bytes of the IDs.
+        expected: usize,
+        /// Bytes of those of the other configuration.
+        found: usize,
+    },
     /// Nonce without room for shard, generation and a counter.
     #[error(
         "a nonce of {0} bytes has no room for worker, process and counter; expected at least 8\nhint: 14 bytes beside a server ID of 2"
@@ -85,6 +93,8 @@ pub struct RoutableIds {
     generation: u8,
     config: RoutableConfig,
     codec: QuicLb,
+    /// Configurations that are read and not used any more.
+    older: Vec<(RoutableConfig, QuicLb)>,
     /// Distinguishes the nonces of a shard in a process: it starts at random.
     counter: u64,
     seed: Seed,
@@ -100,15 +110,41 @@ impl RoutableIds {
         let codec = config.codec()?;
         let mut random = seed.stream("connection ids");
         let counter = random.next_u64();
-        Ok(Self { shard, generation, config, codec, counter, seed: *seed, random })
+        Ok(Self { shard, generation, config, codec, older: Vec::new(), counter, seed: *seed, random })
+    }
+
+    /// Reads IDs of older configurations as well: the config rotation bits tell which. One with the bits of another is left out.
+    ///
+    /// # Errors
+    /// When an ID of one would have another length.
+    pub fn reading(mut self, older: &[RoutableConfig]) -> Result<Self, RoutableError> {
+        for config in older {
+            let codec = config.codec()?;
+            let (expected, found) = (self.codec.id_len(), codec.id_len());
+            if expected != found {
+                return Err(RoutableError::IdLen { expected, found });
+            }
+            let same = |other: &RoutableConfig| other.parameters.config_id == config.parameters.config_id;
+            if !same(&self.config) && !self.older.iter().any(|(other, _)| same(other)) {
+                self.older.push((*config, codec));
+            }
+        }
+        Ok(self)
+    }
+
+    /// Content of an ID of any machine, with the server ID of this one.
+    fn decode(&self, id: &[u8]) -> Option<(Decoded, ServerId)> {
+        if id.len() != self.codec.id_len() {
+            return None;
+        }
+        let all = std::iter::once((&self.config, &self.codec))
+            .chain(self.older.iter().map(|(config, codec)| (config, codec)));
+        all.filter_map(|(config, codec)| Some((codec.decode(id)?, config.server_id))).next()
     }
 
     /// Content of an ID of this machine.
     fn own(&self, id: &[u8]) -> Option<Decoded> {
-        if id.len() != self.codec.id_len() {
-            return None;
-        }
-        self.codec.decode(id).filter(|decoded| decoded.server_id() == self.config.server_id)
+        self.decode(id).filter(|(decoded, own)| decoded.server_id() == *own).map(|(decoded, _)| decoded)
     }
 }
 
@@ -140,16 +176,14 @@ impl ConnectionIdGenerator for RoutableIds {
     }
 
     fn holder_of(&self, id: &[u8]) -> Option<Holder> {
-        if id.len() != self.codec.id_len() {
-            return None;
-        }
-        let decoded = self.codec.decode(id).filter(|decoded| decoded.server_id() != self.config.server_id)?;
+        let (decoded, _) = self.decode(id).filter(|(decoded, own)| decoded.server_id() != *own)?;
         Some(Holder { server_id: decoded.server_id(), hint: decoded.nonce()[0] })
     }
 
     fn for_shard(&self, shard: u8) -> Option<Box<dyn ConnectionIdGenerator>> {
         let seed = self.seed.child("shard", shard.into());
-        Some(Box::new(Self::new(shard, self.generation, self.config, &seed).ok()?))
+        let older: Vec<_> = self.older.iter().map(|(config, _)| *config).collect();
+        Some(Box::new(Self::new(shard, self.generation, self.config, &seed).ok()?.reading(&older).ok()?))
     }
 }
 
@@ -217,6 +251,36 @@ mod tests {
             assert_eq!((own.shard_of(&id[..len]), own.holder_of(&id[..len])), (None, None));
         }
         assert_eq!(own.shard_place(), None, "nothing is in the clear");
+    }
+
+    #[test]
+    fn older_configurations_are_read_and_not_used() {
+        let numbered = |config_id, key| {
+            let first = config("0a01", 14, Some([key; 16]));
+            RoutableConfig { parameters: QuicLbParameters { config_id, ..first.parameters }, ..first }
+        };
+        let make = |config| RoutableIds::new(4, 9, config, &Seed::from_number(7)).unwrap();
+        let (first, second, third) = (numbered(0, 1), numbered(1, 2), numbered(0, 3));
+        let (of_first, of_second) = (make(first).generate(), make(second).generate());
+        let mut ids = make(second).reading(&[first]).unwrap();
+        assert_eq!((ids.generation_of(&of_first), ids.shard_of(&of_first)), (Some(9), Some(4)));
+        assert_eq!(make(second).generation_of(&of_first), None);
+        assert_eq!(ids.generate()[0] >> 5, 1);
+        let mut of_shard = ids.for_shard(5).unwrap();
+        assert_eq!((of_shard.generation_of(&of_first), of_shard.generate()[0] >> 5), (Some(9), 1));
+        // The third one has the bits of the first, which is not read any more.
+        let ids = make(third).reading(&[first, second]).unwrap();
+        assert_eq!((ids.generation_of(&of_first), ids.generation_of(&of_second)), (None, Some(9)));
+        let other = make(second).reading(&[config("0a01", 10, Some([1; 16]))]).err();
+        assert_eq!(other, Some(RoutableError::IdLen { expected: 17, found: 13 }));
+        let foreign = RoutableIds::new(
+            6,
+            9,
+            RoutableConfig { server_id: "0a02".parse().unwrap(), ..first },
+            &Seed::from_number(1),
+        );
+        let ids = make(second).reading(&[first]).unwrap();
+        assert_eq!(ids.holder_of(&foreign.unwrap().generate()).map(|holder| holder.hint), Some(6));
     }
 
     // RFC 9000 §5.1 MUST NOT-2

@@ -206,8 +206,7 @@ impl FrameSource for LocalIds {
         while let Some(issued) = self.next_announcement() {
             let frame = Frame::NewConnectionId {
                 sequence: issued.sequence,
-                // RFC 9000 §19.15 MUST-3: Retire Prior To is at most the sequence number
-                retire_prior_to: 0,
+                retire_prior_to: self.retire_prior_to(issued.sequence),
                 cid: issued.id,
                 reset_token: issued.reset_token,
             };

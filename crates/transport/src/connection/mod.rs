@@ -253,12 +253,8 @@ impl Connection {
         if self.lifecycle.is_open() { self.packets.identity.local_ids.wanted() } else { 0 }
     }
 
-    pub(crate) fn issue_id(&mut self, id: ConnectionId, reset_token: ResetToken) {
-        self.packets.identity.local_ids.issue(id, reset_token);
-    }
-
-    pub(crate) fn poll_retired_id(&mut self) -> Option<ConnectionId> {
-        self.packets.identity.local_ids.poll_retired()
+    pub(crate) fn local_ids_mut(&mut self) -> &mut crate::cid::LocalIds {
+        &mut self.packets.identity.local_ids
     }
 
     /// Stateless reset token that ends this connection, at the end of a datagram with an unknown connection ID.

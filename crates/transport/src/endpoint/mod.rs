@@ -13,6 +13,7 @@ mod machines;
 mod misrouted;
 mod pending;
 mod relief;
+mod renewal;
 mod routes;
 mod siblings;
 mod stateless;
@@ -34,6 +35,7 @@ pub use self::attempts::{AttemptEvent, AttemptLog};
 pub use self::books::{Carried, DirectionBooks, EndpointBooks};
 pub use self::machines::Machines;
 pub use self::pending::HandshakeWaker;
+pub use self::renewal::IdLengthError;
 pub use self::siblings::{SiblingShard, Siblings};
 pub use self::stats::EndpointStats;
 pub use self::tls_steps::{TlsDone, TlsStep};
@@ -523,7 +525,7 @@ impl Endpoint {
         while connection.ids_wanted() > 0 {
             let id = self.ids.generate();
             self.routes.insert(id, index);
-            connection.issue_id(id, self.tokens.reset_token(now, &id));
+            connection.local_ids_mut().issue(id, self.tokens.reset_token(now, &id));
         }
     }
 
@@ -536,7 +538,7 @@ impl Endpoint {
         let Some(connection) = &mut slot.connection else { return };
         connection.release_memory(false);
         let wants_ids = connection.ids_wanted() > 0;
-        while let Some(id) = connection.poll_retired_id() {
+        while let Some(id) = connection.local_ids_mut().poll_retired() {
             self.routes.remove(&id, index);
         }
         if connection.reset_token().map(|token| token.0) != slot.reset_token.map(|token| token.0) {
