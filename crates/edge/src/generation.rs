@@ -9,7 +9,7 @@ use std::{
 };
 
 use tiderace::{
-    IdGeneration, KeyRing, LoadBalancers, ProcessBudget, RoutableConfig,
+    IdGeneration, KeyRing, LoadBalancers, ProcessBudget,
     transport::ring::{RingKey, StrikeRegister},
 };
 use tokio::sync::{Semaphore, watch};
@@ -24,6 +24,7 @@ use crate::{
     fallback::Fallbacks,
     files::{Files, Store},
     forwarded::TrustedProxies,
+    id_rotation::IdRotation,
     keys::{self, Strikes},
     machines::Machines,
     masque::{Clients, IpProxy, IpShared, Listeners, Proxy, TunDevices},
@@ -131,7 +132,7 @@ pub(crate) struct PersistentState {
     /// Generation of the process, in its connection IDs.
     pub(crate) id_generation: IdGeneration,
     /// Connection IDs by which load balancers find this machine.
-    pub(crate) routable: Option<RoutableConfig>,
+    pub(crate) routable: Arc<IdRotation>,
     /// Load balancers that are believed.
     pub(crate) load_balancers: LoadBalancers,
     /// The other machines that serve the same address.
@@ -171,7 +172,7 @@ impl PersistentState {
         let hashing = Hashing::new(memory.process()).ok_or(keys::KeysError::NoRandomness)?;
         Ok(Self {
             id_generation,
-            routable: None,
+            routable: Arc::default(),
             load_balancers: LoadBalancers::default(),
             machines: Arc::default(),
             ring,

@@ -60,6 +60,7 @@ mod gateway;
 mod generation;
 mod guard;
 mod host;
+mod id_rotation;
 pub mod keys;
 mod listen;
 mod machines;

@@ -24,6 +24,11 @@ fn balance(arguments: &[&str]) -> Command {
     command
 }
 
+/// Makes a key of connection IDs.
+pub(crate) fn key(file: &Path) {
+    assert!(balance(&["key", file.to_str().unwrap()]).stdout(Stdio::null()).status().unwrap().success());
+}
+
 /// `tiderace balance` at work.
 pub(crate) struct Balancer {
     program: Program,
@@ -141,7 +146,7 @@ impl Farm {
         std::fs::write(folder.0.join("www/large"), large()).unwrap();
         let certificate = folder.certificate("localhost").cert.der().to_vec();
         let path = |name: &str| folder.0.join(name).display().to_string();
-        assert!(balance(&["key", &path("lb.key")]).stdout(Stdio::null()).status().unwrap().success());
+        key(&folder.0.join("lb.key"));
         let keys =
             Command::new(env!("CARGO_BIN_EXE_tiderace")).args(["edge", "keys", "--file", &path("ring")]).output();
         assert!(keys.unwrap().status.success());

@@ -112,7 +112,7 @@ impl Listener {
         let (accepting, state) = watch::channel(if udp.is_some() { Accepting::Paused } else { Accepting::Open });
         let pool = quic::pool(first, workers);
         let endpoint = Arc::new(quic::open(local, udp, first, shared, workers, pool.clone())?);
-        let machines = match shared.persistent.routable {
+        let machines = match shared.persistent.routable.current() {
             Some(_) => {
                 let link = MachineLink::new(&shared.persistent.machines, endpoint.sockets(), workers.handles())?;
                 Some(Arc::new(link))

@@ -82,7 +82,8 @@ pub(super) fn open(
     let options = tiderace::EndpointOptions {
         server: Some(server_config(first, local)),
         generation: Some(shared.persistent.id_generation),
-        routable: shared.persistent.routable,
+        routable: shared.persistent.routable.current(),
+        routable_before: shared.persistent.routable.older(),
         load_balancers: Some(shared.persistent.load_balancers.clone()),
         ring: Some(shared.persistent.ring.clone()),
         shards: Shards::new(count),

@@ -186,7 +186,7 @@ impl Process {
             process: self.number() + 1,
             generation,
             id_key: own.key,
-            routable: describe(self.shared.persistent.routable.as_ref()),
+            routable: describe(self.shared.persistent.routable.current().as_ref()),
             ring: self.shared.persistent.ring.to_text(),
             configuration: self.shared.current().number + 1,
             workers: u8::try_from(self.workers.count()).unwrap_or(u8::MAX),

@@ -37,6 +37,7 @@ use crate::{
     },
     ending::Ending,
     generation::{Generation, PersistentState, Shared},
+    id_rotation::{IdChange, IdRotation},
     memory,
     metrics::{Metrics, ReasonLabel},
     observe::Logs,
@@ -125,7 +126,7 @@ impl Process {
             Some(taken) => PersistentState::with(taken.ring.clone(), taken.id_generation, memory),
             None => PersistentState::new(memory),
         }?;
-        persistent.routable = routable;
+        persistent.routable = Arc::new(IdRotation::new(routable));
         let (number, configuration) = taken.as_ref().map_or((1, 1), |taken| (taken.process, taken.configuration));
         metrics.upgrade.process.set(number.cast_signed());
         let first = Generation::build(config, configuration, None, &persistent, &workers, &metrics)?;
@@ -197,9 +198,12 @@ impl Process {
         }
         let before = self.shared.current();
         let persistent = &self.shared.persistent;
-        if config.load_balancer.routable().map_err(SetupError::from)? != persistent.routable {
+        let routable = config.load_balancer.routable().map_err(SetupError::from)?;
+        let ids = persistent.routable.judge(routable, &before.config.load_balancer, &config.load_balancer);
+        if ids == IdChange::Refused {
             return Err(ProcessError::Routable);
         }
+        let keys = persistent.ring.keys();
         let next = Generation::build(
             config,
             before.number + 1,
@@ -213,9 +217,30 @@ impl Process {
         let opened = opened.inspect_err(|_| self.note_addresses())?;
         let next = self.shared.replace(next);
         self.listeners.adopt(opened, &next, &self.siblings);
+        self.renew_ids(ids, persistent.ring.keys() != keys);
         self.note_addresses();
         tracing::info!("configuration {} is in use", next.number);
         Ok(next.number)
+    }
+
+    /// Lets connections replace their connection IDs after a reload that has changed what these are made with.
+    fn renew_ids(&self, ids: IdChange, has_new_ring: bool) {
+        let persistent = &self.shared.persistent;
+        let older = if let IdChange::Rotated(next) = ids {
+            persistent.routable.rotate(next);
+            persistent.routable.older()
+        } else {
+            Vec::new()
+        };
+        for (address, listener) in self.listeners.secure().iter() {
+            if let IdChange::Rotated(next) = ids
+                && let Err(error) = listener.endpoint().rotate_ids(next, &older, persistent.id_generation)
+            {
+                tracing::error!("{address}: connection IDs stay what they were: {error}");
+            } else if has_new_ring {
+                listener.endpoint().renew_ids();
+            }
+        }
     }
 
     /// The addresses that are served, with the ports that they have got.
