@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("forwarding", "processor time of a packet for another process, beside one that is not", forwarding),
         case(
             "machines",
-            "three machines behind two load balancers: added, drained, killed; the cost of a datagram",
+            "machines behind two load balancers, and without one: added, drained, killed, reached by mistake; the cost of a datagram",
             machines,
         ),
         case(
@@ -167,6 +167,8 @@ fn machines(context: &Context) -> Result<Vec<Row>> {
     let killed = test_of("balance", context, "continuity-machine-killed", "of_a_killed_machine", &[])?;
     let settings = [("BALANCE_COST_ROUNDS", "7"), ("BALANCE_DOWNLOADS", "30")];
     let cost = test_of("balance", context, "continuity-balance-cost", "load_balancer_costs", &settings)?;
+    let forwarded = test_of("balance", context, "continuity-forwarded", "arrive_at_the_wrong_machine", &[])?;
+    let between = test_of("balance", context, "continuity-forwarded-cost", "forwarded_between_machines", &settings)?;
     let get = |ended: &Ended, what: &str| measured(ended, what).map(|values| values[0]);
     let row = |what: &str, of: &str, unit: &str, target| {
         Ok::<_, anyhow::Error>(Row::median(what, &measured(&cost, of)?, unit, target))
@@ -190,6 +192,15 @@ fn machines(context: &Context) -> Result<Vec<Row>> {
             Target::AtMost(2_000.0),
         )
         .detail("health checks every 100 ms, down after three"),
+        failures(&forwarded, "downloads lost whose packets arrive at the wrong machine, over IPv4 and IPv6")
+            .detail(format!("{} packets forwarded, {} answers", get(&forwarded, "datagrams forwarded")?, get(&forwarded, "answers")?)),
+        Row::median(
+            "a packet forwarded between machines / one that is not",
+            &measured(&between, "ratio of a packet between machines")?,
+            "",
+            Target::Printed,
+        )
+        .detail(format!("downloads over one connection; processor time of both machines, all work included; {}", load())),
         row("a datagram at the load balancer / at a raw relay", "ratio of a datagram", "", Target::AtMost(1.0))?.detail(format!(
             "downloads over one connection on loopback; processor time of the threads that forward; the relay has a system call for each \
              datagram and direction; {}",

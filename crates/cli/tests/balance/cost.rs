@@ -11,7 +11,7 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    clients::{Site, content, get},
+    clients::{Nat, Site, content, get},
     farm::Farm,
     fleet::large,
     number,
@@ -99,5 +99,46 @@ async fn a_datagram_at_the_load_balancer_costs() {
         println!("measured ns of a datagram at the load balancer: {own:.0}");
         println!("measured ns of a datagram at a raw relay: {raw:.0}");
         println!("measured ratio of a datagram: {:.3}", own / raw);
+    }
+}
+
+/// Processor time of machines by their numbers, in nanoseconds.
+fn time_of(farm: &Farm, machines: &[usize]) -> u64 {
+    let time = |machine: &usize| processor_time(&farm.machines[machine - 1].gateway.id().to_string(), "");
+    machines.iter().map(time).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_packet_that_is_forwarded_between_machines_costs() {
+    let (rounds, times) = (number("BALANCE_COST_ROUNDS", 1), number("BALANCE_DOWNLOADS", 5));
+    let farm = Farm::new("cost-forwarded", 2);
+    farm.tell(1, &[(2, 2)]);
+    farm.tell(2, &[(1, 1)]);
+    let addresses = [1, 2].map(|machine: usize| farm.machines[machine - 1].gateway.address);
+    for _ in 0..rounds {
+        // One relay for both ways: it sends to the machine of the connection first, and then to the other one.
+        let nat = Nat::rerouting(addresses.to_vec()).await;
+        let (_endpoint, connection) = farm.site_at(nat.address).quic().await;
+        let mut h3 = h3_quic::client::begin(connection.clone()).await.unwrap();
+        let mut costs = Vec::new();
+        for machines in [&[1][..], &[1, 2]] {
+            // The path is validated, and its window opens.
+            assert!(content(h3.send(get("large")).await.unwrap()).await.len() == large().len());
+            let packets = || connection.stats().map_or(0, |stats| stats.packets_sent + stats.packets_received);
+            let (before, count) = (time_of(&farm, machines), packets());
+            for _ in 0..times {
+                assert!(content(h3.send(get("large")).await.unwrap()).await.len() == large().len());
+            }
+            let (time, count) = (time_of(&farm, machines) - before, packets() - count);
+            assert!(count > 1_000, "{count} packets");
+            costs.push(time as f64 / count as f64);
+            nat.rebind.send(()).await.unwrap();
+        }
+        let forwarded = farm.status(2)["machines"][0]["forwarded"].as_u64().unwrap();
+        assert!(forwarded > 100, "{forwarded} packets were forwarded");
+        println!("measured ns of a packet at its machine: {:.0}", costs[0]);
+        println!("measured ns of a packet by another machine: {:.0}", costs[1]);
+        println!("measured ratio of a packet between machines: {:.3}", costs[1] / costs[0]);
+        connection.close(0, b"");
     }
 }

@@ -123,6 +123,7 @@ pub(crate) struct Farm {
     pub(crate) machines: Vec<Machine>,
     /// Numbers of processes beside the first ones of the machines.
     pub(crate) pids: Vec<u32>,
+    ip: &'static str,
 }
 
 impl Drop for Farm {
@@ -140,6 +141,11 @@ pub(crate) fn server_id(machine: usize) -> String {
 impl Farm {
     /// Starts so many machines.
     pub(crate) fn new(name: &str, machines: usize) -> Self {
+        Self::at("127.0.0.1", name, machines)
+    }
+
+    /// The same at another address of this machine.
+    pub(crate) fn at(ip: &'static str, name: &str, machines: usize) -> Self {
         let folder = Scratch::new(&format!("balance-{name}"));
         std::fs::create_dir_all(folder.0.join("www")).unwrap();
         std::fs::write(folder.0.join("www/small"), "small").unwrap();
@@ -150,7 +156,7 @@ impl Farm {
         let keys =
             Command::new(env!("CARGO_BIN_EXE_tiderace")).args(["edge", "keys", "--file", &path("ring")]).output();
         assert!(keys.unwrap().status.success());
-        let mut this = Self { folder, certificate, machines: Vec::new(), pids: Vec::new() };
+        let mut this = Self { folder, certificate, machines: Vec::new(), pids: Vec::new(), ip };
         (0..machines).for_each(|_| this.add_machine());
         this
     }
@@ -161,11 +167,12 @@ impl Farm {
         let file = self.folder.0.join(format!("edge-{number}.toml"));
         let id = server_id(number);
         let text = format!(
-            "listen = \"127.0.0.1:0\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\nworkers = 2\ndrain = \"60 s\"\n\
+            "listen = \"{}:0\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\nworkers = 2\ndrain = \"60 s\"\n\
              [keys]\nfile = \"ring\"\n[admin]\nsocket = \"edge-{number}.sock\"\n[limits]\nconnections-per-address = 5000\n\
              [log]\naccess = \"access-{number}.log\"\n\
              [load-balancer]\nserver-id = \"{id}\"\nkey = \"lb.key\"\nnetworks = \"127.0.0.0/8\"\n\
-             [[route]]\nfiles = \"www\"\n[route.response-headers]\nset = {{ x-machine = \"{number}\" }}\n"
+             [[route]]\nfiles = \"www\"\n[route.response-headers]\nset = {{ x-machine = \"{number}\" }}\n",
+            self.ip
         );
         std::fs::write(&file, text).unwrap();
         self.machines.push(Machine { gateway: Gateway::start(&file), file });

@@ -44,10 +44,23 @@ fn address(farm: &Farm, machine: usize) -> std::net::SocketAddr {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn packets_that_arrive_at_the_wrong_machine_in_a_download_are_forwarded_and_nothing_is_lost() {
-    let farm = Farm::new("forwarded", 2);
+    forwards_all(&Farm::new("forwarded", 2)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn packets_that_arrive_at_the_wrong_machine_over_ipv6_are_forwarded_and_nothing_is_lost() {
+    if UdpSocket::bind("[::1]:0").is_err() {
+        println!("skipped: this machine has no IPv6");
+        return;
+    }
+    forwards_all(&Farm::at("[::1]", "forwarded-ipv6", 2)).await;
+}
+
+/// Downloads in which packets arrive at the wrong one of two machines.
+async fn forwards_all(farm: &Farm) {
     farm.tell(1, &[(2, 2)]);
     farm.tell(2, &[(1, 1)]);
-    let addresses = vec![address(&farm, 1), address(&farm, 2)];
+    let addresses = vec![address(farm, 1), address(farm, 2)];
     // Routers change their choice, and clients change their port beside it.
     for nat in [Nat::rerouting(addresses.clone()).await, Nat::before_all(addresses.clone()).await] {
         let site = farm.site_at(nat.address);
@@ -136,9 +149,22 @@ async fn a_stranger_that_names_a_client_is_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_of_a_killed_machine_is_reset_by_another_one() {
-    let farm = Farm::new("dead", 2);
+    resets_for_the_dead(&Farm::new("dead", 2)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_of_a_killed_machine_is_reset_by_another_one_over_ipv6() {
+    if UdpSocket::bind("[::1]:0").is_err() {
+        println!("skipped: this machine has no IPv6");
+        return;
+    }
+    resets_for_the_dead(&Farm::at("[::1]", "dead-ipv6", 2)).await;
+}
+
+/// Two machines, the first of which is killed in the middle of a connection.
+async fn resets_for_the_dead(farm: &Farm) {
     farm.tell(2, &[(1, 1)]);
-    let nat = Nat::rerouting(vec![address(&farm, 1), address(&farm, 2)]).await;
+    let nat = Nat::rerouting(vec![address(farm, 1), address(farm, 2)]).await;
     let (_endpoint, connection) = farm.site_at(nat.address).quic().await;
     let mut h3 = h3_quic::client::begin(connection.clone()).await.unwrap();
     assert_eq!(machine(&mut h3).await, 1);

@@ -129,8 +129,10 @@ impl Nat {
     }
 
     async fn with(servers: Vec<SocketAddr>, rebinds: bool) -> Self {
-        let inside = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let mut outside = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        // Of the family of the server.
+        let any = SocketAddr::new(servers[0].ip(), 0);
+        let inside = UdpSocket::bind(any).await.unwrap();
+        let mut outside = UdpSocket::bind(any).await.unwrap();
         let address = inside.local_addr().unwrap();
         let (rebind, mut wishes) = mpsc::channel(1);
         tokio::spawn(async move {
@@ -150,7 +152,7 @@ impl Nat {
                         // The port before is taken until the new one is bound, so that they differ.
                         Some(()) => {
                             if rebinds {
-                                outside = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+                                outside = UdpSocket::bind(any).await.unwrap();
                             }
                             number += 1;
                         }
