@@ -29,9 +29,9 @@ pub(crate) enum IdChange {
 }
 
 impl IdRotation {
-    /// Begins with the configuration of the start.
-    pub(crate) fn new(current: Option<RoutableConfig>) -> Self {
-        Self(Mutex::new(State { current, older: Vec::new() }))
+    /// Begins with the configuration of the start, and those that the process before has read.
+    pub(crate) fn new(current: Option<RoutableConfig>, older: Vec<RoutableConfig>) -> Self {
+        Self(Mutex::new(State { current, older }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn a_key_changes_with_its_number_and_nothing_else_does() {
         let first = config(0, 1, 14, "0a01");
-        let (rotation, alone) = (IdRotation::new(Some(first)), LoadBalancer::default());
+        let (rotation, alone) = (IdRotation::new(Some(first), Vec::new()), LoadBalancer::default());
         let judge = |next| rotation.judge(next, &alone, &alone);
         assert_eq!(judge(Some(first)), IdChange::None);
         let second = config(1, 2, 14, "0a01");
@@ -98,7 +98,7 @@ mod tests {
             assert_eq!(judge(Some(other)), IdChange::Refused, "{other:?}");
         }
         assert_eq!(judge(None), IdChange::Refused);
-        assert_eq!(IdRotation::new(None).judge(Some(first), &alone, &alone), IdChange::Refused);
+        assert_eq!(IdRotation::new(None, Vec::new()).judge(Some(first), &alone, &alone), IdChange::Refused);
         let other = OtherMachine { server_id: "0a02".to_owned(), address: "10.0.0.2:443".to_owned() };
         let several = LoadBalancer { machines: vec![other], ..LoadBalancer::default() };
         for (before, after) in [(&several, &alone), (&alone, &several)] {
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn older_ones_are_read_until_another_one_has_their_number() {
         let (first, second, third) = (config(0, 1, 14, "0a01"), config(1, 2, 14, "0a01"), config(0, 3, 14, "0a01"));
-        let rotation = IdRotation::new(Some(first));
+        let rotation = IdRotation::new(Some(first), Vec::new());
         rotation.rotate(second);
         assert_eq!((rotation.current(), rotation.older()), (Some(second), vec![first]));
         rotation.rotate(third);

@@ -44,7 +44,7 @@ fn datagrams(status: &Value, name: &str) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_download_outlives_two_changes_of_the_key_and_the_end_of_the_older_ones() {
-    let farm = Farm::new("rotation", 3);
+    let mut farm = Farm::new("rotation", 3);
     let file = farm.configure(&[1, 2, 3], &[]);
     let mut balancer = farm.balancer();
     // Each packet that the load balancer cannot read goes by the address of the client, which changes all the time.
@@ -77,6 +77,12 @@ async fn a_download_outlives_two_changes_of_the_key_and_the_end_of_the_older_one
         assert_eq!(datagrams(&after, "unroutable"), datagrams(&before, "unroutable"), "packets with an older ID");
     }
     assert_eq!(machine(&mut quiet).await, of_quiet);
+    // The new process reads packets of the older one's connections.
+    let output = edge("upgrade", &farm.machines[own - 1].file).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    farm.pids.push(text.split_once("(PID ").unwrap().1.split_once(')').unwrap().0.parse().unwrap());
+    assert_eq!((machine(&mut h3).await, machine(&mut quiet).await), (own, of_quiet));
     // New connections have IDs of the newest key from the start.
     let before = datagrams(&balancer.status(), "routed");
     assert_eq!(machines_of_new(&farm.site(&balancer), 4).await.values().sum::<usize>(), 4);

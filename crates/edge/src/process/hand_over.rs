@@ -187,6 +187,14 @@ impl Process {
             generation,
             id_key: own.key,
             routable: describe(self.shared.persistent.routable.current().as_ref()),
+            routable_before: self
+                .shared
+                .persistent
+                .routable
+                .older()
+                .iter()
+                .filter_map(|older| describe(Some(older)))
+                .collect(),
             ring: self.shared.persistent.ring.to_text(),
             configuration: self.shared.current().number + 1,
             workers: u8::try_from(self.workers.count()).unwrap_or(u8::MAX),

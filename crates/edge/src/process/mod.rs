@@ -126,7 +126,8 @@ impl Process {
             Some(taken) => PersistentState::with(taken.ring.clone(), taken.id_generation, memory),
             None => PersistentState::new(memory),
         }?;
-        persistent.routable = Arc::new(IdRotation::new(routable));
+        let before = taken.as_ref().map(|taken| taken.routable_before.clone()).unwrap_or_default();
+        persistent.routable = Arc::new(IdRotation::new(routable, before));
         let (number, configuration) = taken.as_ref().map_or((1, 1), |taken| (taken.process, taken.configuration));
         metrics.upgrade.process.set(number.cast_signed());
         let first = Generation::build(config, configuration, None, &persistent, &workers, &metrics)?;

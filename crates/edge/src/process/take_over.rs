@@ -119,6 +119,7 @@ mod tests {
             generation: 1,
             id_key: [0; 16],
             routable: None,
+            routable_before: Vec::new(),
             ring: tiderace::KeyRing::single([7; 32]).to_text(),
             configuration: 1,
             workers: 1,

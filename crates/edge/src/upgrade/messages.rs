@@ -5,7 +5,10 @@
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
-use tiderace::RoutableConfig;
+use tiderace::{
+    RoutableConfig,
+    transport::quic_lb::{QuicLbParameters, ServerId},
+};
 
 use crate::process::PanicHistory;
 
@@ -46,6 +49,10 @@ pub(crate) struct Offer {
     pub(crate) id_key: [u8; 16],
     /// Form of connection IDs for load balancers.
     pub(crate) routable: Option<String>,
+    /// Forms before, which are still read.
+    // Programs that do not send it have the same version of the protocol.
+    #[serde(default)]
+    pub(crate) routable_before: Vec<String>,
     /// Ring of keys, as in a file.
     pub(crate) ring: String,
     /// Number of the next configuration.
@@ -148,4 +155,31 @@ pub(crate) fn describe(routable: Option<&RoutableConfig>) -> Option<String> {
     let RoutableConfig { parameters, server_id } = routable?;
     let key = u128::from_be_bytes(parameters.key.unwrap_or_default());
     Some(format!("{} {server_id} {} {key:032x}", parameters.config_id, parameters.nonce_len))
+}
+
+/// Form of connection IDs as [`describe`] writes it.
+pub(crate) fn read_description(text: &str) -> Option<RoutableConfig> {
+    let mut words = text.split(' ');
+    let config_id = words.next()?.parse().ok()?;
+    let server_id: ServerId = words.next()?.parse().ok()?;
+    let nonce_len = words.next()?.parse().ok()?;
+    let key = u128::from_str_radix(words.next()?, 16).ok()?.to_be_bytes();
+    let server_id_len = server_id.as_slice().len();
+    let parameters = QuicLbParameters { config_id, server_id_len, nonce_len, key: Some(key), encodes_len: false };
+    Some(RoutableConfig { parameters, server_id })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_of_connection_ids_are_read_as_they_were_written() {
+        let parameters =
+            QuicLbParameters { config_id: 5, server_id_len: 2, nonce_len: 14, key: Some([7; 16]), encodes_len: false };
+        let config = RoutableConfig { parameters, server_id: "0a01".parse().unwrap() };
+        let text = describe(Some(&config)).unwrap();
+        assert_eq!(read_description(&text), Some(config));
+        assert_eq!(read_description(&text[..10]), None);
+    }
 }

@@ -10,9 +10,12 @@ use std::{
     },
 };
 
-use tiderace::{IdGeneration, KeyRing};
+use tiderace::{IdGeneration, KeyRing, RoutableConfig};
 
-use super::{messages::Offer, siblings::SiblingProcess};
+use super::{
+    messages::{Offer, read_description},
+    siblings::SiblingProcess,
+};
 use crate::{listen::ListenerSockets, process::PanicHistory};
 
 /// Sockets and state of an older process. What is left when the gateway is built stays with that process.
@@ -20,6 +23,7 @@ pub(crate) struct TakenOver {
     pub(crate) process: u64,
     pub(crate) id_generation: IdGeneration,
     pub(crate) routable: Option<String>,
+    pub(crate) routable_before: Vec<RoutableConfig>,
     pub(crate) ring: KeyRing,
     pub(crate) configuration: u64,
     pub(crate) workers: u8,
@@ -63,6 +67,7 @@ impl TakenOver {
             process: offer.process,
             id_generation: IdGeneration { number: offer.generation, key: offer.id_key },
             routable: offer.routable,
+            routable_before: offer.routable_before.iter().filter_map(|text| read_description(text)).collect(),
             ring: KeyRing::parse(&offer.ring).map_err(|error| invalid(&error.to_string()))?,
             configuration: offer.configuration,
             workers: offer.workers,
