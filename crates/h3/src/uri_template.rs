@@ -94,10 +94,11 @@ impl UriTemplate {
 
     /// Parses a template in absolute form, for a client.
     pub(crate) fn for_client(text: &str, known: &'static [&'static str]) -> Result<Self, TemplateFault> {
-        // RFC 9298 §2 MUST-2, MUST-3: absolute, with scheme, authority and path
+        // RFC 9298 §2 MUST-2, MUST-3, RFC 9484 §3 MUST-2, MUST-3, RFC 9484 §4 MUST-1: absolute, with scheme, authority and path, and
+        // inside of TLS or QUIC
         let Some(rest) = text.strip_prefix("https://") else { return Err(TemplateFault::Scheme) };
         let (authority, path) = rest.split_at(rest.find(['/', '{', '?']).unwrap_or(rest.len()));
-        // RFC 9298 §2 MUST-5: no variable in the authority
+        // RFC 9298 §2 MUST-5, RFC 9484 §3 MUST-5: no variable in the authority
         let is_authority =
             authority.parse::<http::uri::Authority>().is_ok_and(|authority| !authority.host().is_empty());
         if !is_authority || authority.contains('@') {
@@ -111,11 +112,11 @@ impl UriTemplate {
     }
 
     fn parse(origin: &str, rest: &str, known: &'static [&'static str]) -> Result<Self, TemplateFault> {
-        // RFC 9298 §2 MUST-4
+        // RFC 9298 §2 MUST-4, RFC 9484 §3 MUST-4
         if !rest.starts_with('/') {
             return Err(TemplateFault::Path);
         }
-        // RFC 9298 §2 MUST NOT-1, MUST-7
+        // RFC 9298 §2 MUST NOT-1, MUST-7, RFC 9484 §3 MUST NOT-2, MUST-6
         if !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(TemplateFault::Characters);
         }
@@ -246,7 +247,7 @@ fn parts(text: &str) -> Result<Vec<Part>, TemplateFault> {
         }
         let (expression, behind) =
             from.strip_prefix('{').and_then(|from| from.split_once('}')).ok_or(TemplateFault::Braces)?;
-        // RFC 9298 §2 MUST-1, MUST NOT-2: level 3 at most, and of its operators two
+        // RFC 9298 §2 MUST-1, MUST NOT-2, RFC 9484 §3 MUST-1, MUST NOT-3: level 3 at most, and of its operators two
         let (operator, names) = match expression.chars().next() {
             Some(operator @ ('?' | '&')) => (Some(operator), &expression[1..]),
             Some('+' | '#' | '.' | '/' | ';') => return Err(TemplateFault::Operator),
@@ -291,7 +292,7 @@ fn written(parts: &[Part]) -> String {
 }
 
 /// Value of a variable: everything is encoded but unreserved characters (RFC 6570 §3.2.2).
-// RFC 9298 §3 MUST-2: also the colons of an IPv6 address
+// RFC 9298 §3 MUST-2, RFC 9484 §4.6 MUST-2, SHALL-1: also the colons of an IPv6 address
 fn encode(value: &str) -> String {
     const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
     utf8_percent_encode(value, RESERVED).to_string()

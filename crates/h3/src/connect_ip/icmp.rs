@@ -35,7 +35,7 @@ pub enum Report {
 
 impl Report {
     /// Type, code and the word behind the checksum.
-    // RFC 9484 §7.2.1
+    // RFC 9484 §7.2.1 SHOULD-1
     fn fields(self, is_v4: bool) -> (u8, u8, u32) {
         match (self, is_v4) {
             (Self::TooBig { mtu }, true) => (3, 4, u32::from(u16::try_from(mtu).unwrap_or(u16::MAX))),
@@ -174,7 +174,7 @@ mod tests {
         header
     }
 
-    /// RFC 9484 §7.2.1
+    /// RFC 9484 §7.2.1 SHOULD-1
     #[test]
     fn reports_quote_the_packet() {
         let packet = v4([198, 51, 100, 1], [203, 0, 113, 2], 17, &[7; 1_001]);

@@ -18,16 +18,18 @@ mod capsules;
 pub mod icmp;
 mod packet;
 mod prefix;
+mod routes;
 mod scope;
 mod template;
 
 pub use self::{
     capsules::{
         ADDRESS_ASSIGN, ADDRESS_REQUEST, AddressAssign, AddressRequest, AssignedAddress, CapsuleFault,
-        ROUTE_ADVERTISEMENT, RequestedAddress, RouteAdvertisement,
+        ROUTE_ADVERTISEMENT, RequestedAddress,
     },
     packet::{Packet, PacketFault, protocol},
     prefix::{AddressRange, Prefix, PrefixFault},
+    routes::RouteAdvertisement,
     scope::{Scope, ScopeTarget},
     template::Template,
 };
@@ -56,7 +58,7 @@ pub enum Content<'a> {
 
 impl<'a> Content<'a> {
     /// Parses an HTTP datagram. One without a context ID is of no known context.
-    // RFC 9484 §5: what has an unknown context is dropped
+    // RFC 9484 §6 SHALL-1: what has an unknown context is dropped
     pub fn parse(datagram: &'a [u8]) -> Self {
         let mut reader = wire::Reader::new(datagram);
         match reader.varint() {
@@ -70,7 +72,7 @@ impl<'a> Content<'a> {
 mod tests {
     use super::*;
 
-    /// RFC 9484 §5, §6
+    /// RFC 9484 §6 SHALL-1
     #[test]
     fn contexts_are_told_apart() {
         for (datagram, expected) in [

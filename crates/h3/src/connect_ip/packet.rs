@@ -120,7 +120,7 @@ impl Packet {
         this.with_ports(packet)
     }
 
-    // RFC 9484 §4.8: the chain of extension headers is walked
+    // RFC 9484 §4.8 MUST-1: the chain of extension headers is walked
     fn parse_v6(packet: &[u8]) -> Result<Self, PacketFault> {
         let header: &[u8; IPV6_HEADER] = packet.first_chunk().ok_or(PacketFault::Length)?;
         if usize::from(u16::from_be_bytes([header[4], header[5]])) != packet.len() - IPV6_HEADER {
@@ -235,7 +235,7 @@ pub(super) mod tests {
         assert_eq!((parsed.protocol, parsed.ports, parsed.is_multicast()), (protocol::ICMPV6, None, false));
     }
 
-    /// RFC 9484 §4.8
+    /// RFC 9484 §4.8 MUST-1
     #[test]
     fn extension_headers_hide_no_protocol() {
         let tcp = [0, 80, 1, 187];

@@ -56,7 +56,7 @@ impl Prefix {
     ///
     /// # Errors
     /// When the address has fewer bits, or bits behind the prefix are not zero.
-    // RFC 9484 §4.7.1, §4.7.2
+    // RFC 9484 §4.6 MUST-3, MUST-4, RFC 9484 §4.7.1 MUST-2, MUST-3, RFC 9484 §4.7.2 MUST-2, MUST-3
     pub fn new(address: IpAddr, length: u8) -> Result<Self, PrefixFault> {
         let host_bits = bits(address).checked_sub(length).ok_or(PrefixFault::Length)?;
         let below = 1_u128.checked_shl(host_bits.into()).map_or(u128::MAX, |next| next - 1);
@@ -169,18 +169,16 @@ impl AddressRange {
 
     /// The parts of it without an address.
     pub fn without(&self, excluded: IpAddr) -> Vec<Self> {
-        if !self.contains(excluded) {
-            return vec![*self];
-        }
-        let at = number(excluded);
-        let below = at.checked_sub(1).map(|end| Self { end: address(end, self.start), ..*self });
-        let above = at.checked_add(1).map(|start| Self { start: address(start, self.start), ..*self });
-        let is_part = |part: &Self| part.start <= part.end && self.contains(part.start) && self.contains(part.end);
-        [below.filter(|_| self.start < excluded), above.filter(|_| excluded < self.end)]
-            .into_iter()
-            .flatten()
-            .filter(is_part)
-            .collect()
+        self.beside(&Self::of(Prefix::of(excluded), 0))
+    }
+
+    /// The parts of it that another range does not have, whatever the protocols are.
+    pub fn beside(&self, other: &Self) -> Vec<Self> {
+        let Some(common) = self.intersection(other) else { return vec![*self] };
+        let below = number(common.start).checked_sub(1).map(|end| Self { end: address(end, self.start), ..*self });
+        let above = number(common.end).checked_add(1).map(|start| Self { start: address(start, self.start), ..*self });
+        let parts = [below.filter(|_| self.start < common.start), above.filter(|_| common.end < self.end)];
+        parts.into_iter().flatten().collect()
     }
 
     /// The fewest prefixes that cover it.
@@ -215,7 +213,7 @@ mod tests {
         AddressRange { start: start.parse().unwrap(), end: end.parse().unwrap(), protocol: 0 }
     }
 
-    /// RFC 9484 §4.6, §4.7.1
+    /// RFC 9484 §4.6 MUST-3, MUST-4, RFC 9484 §4.7.1 MUST-2, MUST-3
     #[test]
     fn prefixes_have_zeros_behind_them() {
         for text in ["192.0.2.0/24", "0.0.0.0/0", "192.0.2.1/32", "2001:db8::/32", "::/0", "2001:db8::1/128"] {

@@ -61,6 +61,7 @@ impl fmt::Display for ScopeTarget {
 
 impl Scope {
     /// Reads the encoded values of the variables of a request; `None` when they break the rules. What is not there is a wildcard.
+    // RFC 9484 §3 MUST NOT-1, RFC 9484 §4.6 MUST-1, MUST-5
     pub(super) fn decode(target: Option<&str>, number: Option<&str>) -> Option<Self> {
         let decode = |value: &str| Some(percent_decode_str(value).decode_utf8().ok()?.into_owned());
         let target = match target {

@@ -43,6 +43,7 @@ impl Template {
     }
 
     /// The URI of a request.
+    // RFC 9484 §4 SHALL-1, RFC 9484 §4.4 SHALL-3, SHALL NOT-1, SHALL-4
     pub fn expand(&self, scope: &Scope) -> String {
         self.0.expand(|name| match (name, scope.protocol) {
             (TARGET, _) => scope.target.to_string(),
@@ -74,7 +75,7 @@ fn checked(template: UriTemplate) -> Result<Template, TemplateFault> {
     Ok(Template(template))
 }
 
-// RFC 9484 §3: there is no template that breaks a rule
+// RFC 9484 §3 SHOULD-1, MUST-7: there is no template that breaks a rule
 impl FromStr for Template {
     type Err = TemplateError;
 
@@ -98,7 +99,7 @@ mod tests {
         Scope { target: ScopeTarget::parse(target).unwrap(), protocol }
     }
 
-    /// The examples of RFC 9484 §3.
+    /// The examples of RFC 9484 §3: RFC 9484 §4 SHALL-1, RFC 9484 §4.4 SHALL-3, SHALL NOT-1, SHALL-4, RFC 9484 §4.6 MUST-2
     #[test]
     fn templates_expand() {
         for (template, expected) in [
@@ -120,7 +121,7 @@ mod tests {
         );
     }
 
-    /// RFC 9484 §3
+    /// RFC 9484 §3 MUST-1, MUST-2, MUST-3, MUST-4, MUST-5, MUST-6, MUST-7, MUST NOT-2, MUST NOT-3, SHOULD-1, RFC 9484 §4 MUST-1
     #[test]
     fn what_is_no_template_is_refused() {
         for (template, fault) in [
@@ -140,7 +141,7 @@ mod tests {
         assert_eq!(Template::for_server("/{target,ipproto}").unwrap_err().fault, TemplateFault::Unmatchable);
     }
 
-    /// RFC 9484 §4.6
+    /// RFC 9484 §3 MUST NOT-1, RFC 9484 §4.6 MUST-1, MUST-3, MUST-4, MUST-5, SHALL-1
     #[test]
     fn a_server_finds_the_scope() {
         let template = Template::for_server("/ip/{target}/{ipproto}/").unwrap();
