@@ -7,8 +7,8 @@ use h3_quic::{
     Datagrams,
     capsule::{self, Capsules},
     connect_ip::{
-        ADDRESS_ASSIGN, ADDRESS_REQUEST, AddressAssign, AddressRequest, CapsuleFault, Content, IP_CONTEXT, MAX_PACKET,
-        ROUTE_ADVERTISEMENT, RequestedAddress, RouteAdvertisement,
+        ADDRESS_ASSIGN, ADDRESS_REQUEST, AddressAssign, AddressRequest, AssignedAddress, CapsuleFault, Content,
+        IP_CONTEXT, MAX_PACKET, ROUTE_ADVERTISEMENT, RequestedAddress, RouteAdvertisement,
     },
 };
 
@@ -56,6 +56,8 @@ pub enum IpEvent {
     Addresses(AddressAssign),
     /// All ranges to which the proxy forwards packets from now on.
     Routes(RouteAdvertisement),
+    /// A request for addresses, which the proxy expects to be answered: see [`IpSender::refuse`].
+    Requested(AddressRequest),
 }
 
 /// Fate of a packet.
@@ -100,7 +102,8 @@ impl IpTunnel {
 
 impl IpSender {
     /// Sends a packet, or drops it.
-    // RFC 9484 §10.1: a packet that does not fit into a datagram is not sent in a capsule
+    // RFC 9484 §10.1 SHOULD NOT-1: a packet that does not fit into a datagram is not sent in a capsule
+    // RFC 9484 §10 SHOULD-1, SHOULD NOT-1: at once, and nothing waits for more
     pub fn send(&mut self, packet: &[u8]) -> SentPacket {
         if let Some(datagrams) = &self.datagrams {
             let Some(mtu) = self.mtu() else { return SentPacket::Dropped };
@@ -116,7 +119,7 @@ impl IpSender {
     }
 
     /// Requests addresses. Returns whether the stream has room for the request.
-    // RFC 9484 §4.7.2: no ID is used twice
+    // RFC 9484 §4.7.2 MUST NOT-1, MUST NOT-2: IDs begin with 1, and none is used twice
     pub fn request(&mut self, prefixes: &[h3_quic::connect_ip::Prefix]) -> bool {
         let requested = prefixes.iter().map(|prefix| {
             self.last_request += 1;
@@ -126,6 +129,21 @@ impl IpSender {
         let mut out = Vec::new();
         capsule::write(&mut out, ADDRESS_REQUEST, &request.encode());
         self.stream.try_send(out.into())
+    }
+
+    /// Answers a request of the proxy for addresses: this end has none to give. Returns whether the stream has room for the answer.
+    // RFC 9484 §4.7.2 SHALL-3, SHALL-5, SHALL-6
+    pub fn refuse(&mut self, request: &AddressRequest) -> bool {
+        let answer = AddressAssign(request.0.iter().map(AssignedAddress::refused).collect());
+        let mut out = Vec::new();
+        capsule::write(&mut out, ADDRESS_ASSIGN, &answer.encode());
+        self.stream.try_send(out.into())
+    }
+
+    /// Gives the tunnel up, so that its end does not look like a regular one: after an error of the receiving half.
+    // RFC 9484 §4.7.1 MUST-4, RFC 9484 §4.7.2 MUST-4, MUST-5, RFC 9484 §4.7.3 MUST-3, MUST-8, MUST-9
+    pub fn abort(self, reason: &str) {
+        self.stream.abort(reason);
     }
 
     /// The longest packet that fits into a QUIC datagram at the moment; `None` over HTTP/2, and when the connection has ended.
@@ -200,7 +218,7 @@ fn packet(datagram: &Bytes) -> Option<Bytes> {
     }
 }
 
-// RFC 9484 §4.7: a malformed capsule ends the tunnel
+// RFC 9484 §4.7.1 MUST-4, RFC 9484 §4.7.2 MUST-4, MUST-5, RFC 9484 §4.7.3 MUST-3, MUST-8: a malformed capsule ends the tunnel
 fn event(capsule: &capsule::Capsule) -> Result<Option<IpEvent>, ProxyError> {
     let malformed = |fault: CapsuleFault| {
         ProxyError::Broken(Cause::Protocol {
@@ -212,11 +230,7 @@ fn event(capsule: &capsule::Capsule) -> Result<Option<IpEvent>, ProxyError> {
         capsule::DATAGRAM => packet(&capsule.value).map(IpEvent::Packet),
         ADDRESS_ASSIGN => Some(IpEvent::Addresses(AddressAssign::parse(&capsule.value).map_err(malformed)?)),
         ROUTE_ADVERTISEMENT => Some(IpEvent::Routes(RouteAdvertisement::parse(&capsule.value).map_err(malformed)?)),
-        // The proxy asks for an address of this end, which has none to give.
-        _ => {
-            AddressRequest::parse(&capsule.value).map_err(malformed)?;
-            None
-        }
+        _ => Some(IpEvent::Requested(AddressRequest::parse(&capsule.value).map_err(malformed)?)),
     })
 }
 
@@ -228,12 +242,17 @@ mod tests {
         event(&capsule::Capsule { ty, value: Bytes::from_static(value) })
     }
 
+    /// RFC 9484 §4.7.1 MUST-4, RFC 9484 §4.7.2 MUST-4, MUST-5, RFC 9484 §4.7.3 MUST-3, MUST-8
     #[test]
     fn malformed_capsules_break_a_tunnel() {
         assert_eq!(parsed(capsule::DATAGRAM, b"\0E").unwrap(), Some(IpEvent::Packet(Bytes::from_static(b"E"))));
         assert_eq!(parsed(capsule::DATAGRAM, b"\x02E").unwrap(), None);
         assert_eq!(parsed(ADDRESS_ASSIGN, b"").unwrap(), Some(IpEvent::Addresses(AddressAssign::default())));
-        assert_eq!(parsed(ADDRESS_REQUEST, &[1, 4, 0, 0, 0, 0, 32]).unwrap(), None);
+        let requested = parsed(ADDRESS_REQUEST, &[1, 4, 0, 0, 0, 0, 32]).unwrap();
+        assert!(
+            matches!(&requested, Some(IpEvent::Requested(request)) if request.0[0].request_id == 1),
+            "{requested:?}"
+        );
         for (ty, value) in [
             (ADDRESS_ASSIGN, &[0, 5][..]),
             (ADDRESS_REQUEST, &[]),

@@ -297,7 +297,7 @@ impl ProxyClient {
         let answered = tokio::time::timeout(self.limit, asking).await;
         let (mut head, sender, receiver, is_h3, remote) = answered.map_err(|_| ProxyError::TimedOut(self.limit))??;
         let status = head.status;
-        // RFC 9298 §3.1 MUST-8, RFC 9298 §3.5 MUST-1
+        // RFC 9298 §3.1 MUST-8, RFC 9298 §3.5 MUST-1, RFC 9484 §4.1 MUST-7, RFC 9484 §4.5 MUST-1
         if !status.is_success() {
             let proxy_status = head.headers.get(PROXY_STATUS).and_then(|value| value.to_str().ok());
             return Err(ProxyError::Refused { status, proxy_status: proxy_status.map(str::to_owned) });
@@ -329,7 +329,7 @@ impl ProxyClient {
     ///
     /// # Errors
     /// When the proxy cannot be reached, or refuses.
-    // RFC 9484 §4.4
+    // RFC 9484 §4.4 SHALL-1, SHALL-2, RFC 9484 §10 SHOULD-2
     pub async fn open_ip(&self, scope: &Scope) -> Result<IpTunnel, ProxyError> {
         let template = self.ip_template.as_ref().ok_or(ProxyError::OtherTemplate)?;
         if !template.carries(scope) {

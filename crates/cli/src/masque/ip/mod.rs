@@ -123,12 +123,17 @@ pub(super) async fn run(args: &IpArgs, tunnels: &Arc<Tunnels>, mut interrupt: In
     link.device.clear();
     let Link { device, sender, counts, .. } = link;
     drop(device);
-    receiver.close(sender).await;
+    match &end {
+        // What breaks the rules must not look like a regular end.
+        End::Broken(_) | End::Failed(_) => sender.abort("this end has given the tunnel up"),
+        End::Interrupted | End::Closed => receiver.close(sender).await,
+    }
     tunnels.connections.end_reports().await;
     report_end(tunnels, end, &counts)
 }
 
 /// Requests an address of each version that the scope has.
+// RFC 9484 §4.7.1 MUST-5
 fn request(scope: &Scope, sender: &mut IpSender) {
     let is_wanted = |is_v4: bool| match scope.target {
         ScopeTarget::Prefix(prefix) => prefix.address().is_ipv4() == is_v4,
@@ -220,6 +225,10 @@ impl Link {
                     next = receiver.try_recv();
                 }
             }
+            // One that finds no room is lost, and the proxy waits for it.
+            IpEvent::Requested(requested) => {
+                let _ = self.sender.refuse(&requested);
+            }
             IpEvent::Addresses(assigned) => self.set_addresses(&assigned)?,
             IpEvent::Routes(routes) => {
                 self.routes = routes;
@@ -244,7 +253,7 @@ impl Link {
     }
 
     /// Gives the device the MTU of the path.
-    // RFC 9484 §7.2: with less than 1,280 bytes for IPv6 the tunnel ends
+    // RFC 9484 §7.2 MUST-1, MUST-3: with less than 1,280 bytes for IPv6 the tunnel ends
     fn follow_mtu(&mut self) -> Result<(), End> {
         let has_ipv6 = self.addresses.iter().any(|prefix| prefix.address().is_ipv6()) || self.device.has_ipv6();
         let least = if has_ipv6 { MIN_IPV6_MTU } else { MIN_IPV4_MTU };

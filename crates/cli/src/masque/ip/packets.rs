@@ -66,11 +66,12 @@ pub(super) fn up(
         // One that is lost is sent again with the next packet.
         let _ = report.is_some_and(|report| device.write(&report));
     };
-    // RFC 9484 §7.2, §11: other sources would be spoofed
+    // RFC 9484 §11 MUST-1: other sources would be spoofed
     if !device.has(header.source) || !routes.takes(header.destination, header.protocol) {
         counts.foreign += 1;
         return tell(if device.has(header.source) { Report::Prohibited } else { Report::SourceRefused });
     }
+    // RFC 9484 §10.1 SHOULD-1
     match sender.send(packet) {
         SentPacket::Sent => {
             counts.up += 1;

@@ -1,7 +1,10 @@
 //! `tiderace masque ip` between network namespaces: a client, the gateway and a target. Each test runs in namespaces of its own, where it
-//! starts again as the parts that it has; `hostile` is a client that breaks the rules. Where the system gives none, it says so.
+//! starts again as the parts that it has; `hostile` is a client that breaks the rules, `http1` one that speaks HTTP/1.1, and `proxy` a proxy
+//! of the test. Where the system gives none, it says so.
 
 mod hostile;
+mod http1;
+mod proxy;
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -81,6 +84,8 @@ path = "/.well-known/masque/ip"
 open = true
 addresses = ["10.89.0.0/16", "fd00:89::/64"]
 mtu = 1500
+tunnels-per-client = 100
+opened-per-second = 100
 "#;
 
 fn folder() -> PathBuf {
@@ -126,6 +131,9 @@ fn part() {
         Ok("http2") => carries(&["--http2"]),
         Ok("scope") => scope(),
         Ok("hostile") => hostile::run(),
+        Ok("http1") => http1::run(),
+        Ok("rules") => proxy::rules(),
+        Ok("narrow") => proxy::narrow(),
         Ok(other) => panic!("no part {other}"),
     }
 }
@@ -277,7 +285,6 @@ fn carries(version: &[&str]) {
     assert!(!devices().contains("tunnel:"), "the device is gone, and its routes with it");
 }
 
-/// RFC 9484 §4.6
 fn scope() {
     let tunnel = Tunnel::start(&["--target", TARGET, "--protocol", "udp"]);
     assert_eq!(tunnel.opened["routes"], serde_json::json!([format!("{TARGET} to {TARGET}")]));
@@ -314,6 +321,7 @@ fn scope() {
     }
 }
 
+/// RFC 9484 §4.5 SHALL-1, SHALL-2, RFC 9484 §10 SHOULD-2, RFC 9484 §10.1 SHOULD NOT-1, SHOULD-1
 #[test]
 fn a_device_carries_queries_and_downloads() {
     run("http3");
@@ -324,12 +332,34 @@ fn a_device_carries_queries_and_downloads_over_http2() {
     run("http2");
 }
 
+/// RFC 9484 §4.1 MUST-7, RFC 9484 §4.5 MUST-1, RFC 9484 §4.6 SHOULD-1
 #[test]
 fn a_tunnel_stays_within_its_scope() {
     run("scope");
 }
 
-/// RFC 9484 §11
+/// RFC 9484 §4.1 MUST-1, MUST-2, RFC 9484 §4.2 SHALL-1, SHALL-3, SHALL-4, MUST-1, SHOULD-1, RFC 9484 §4.3 SHALL-1, SHALL-2, SHALL-3, SHALL-4,
+/// RFC 9484 §4.7.1 SHALL-1, SHALL-2, MUST-4, RFC 9484 §4.7.2 SHOULD-1, SHALL-3, SHALL-4, SHALL-5, SHALL-6, SHOULD NOT-1, MUST-4, MUST-5,
+/// MUST NOT-1, MUST NOT-2, RFC 9484 §4.7.3 MUST-3, MUST-8, MUST-9
+#[test]
+fn capsules_over_http1_keep_the_rules_or_end_the_tunnel() {
+    run("http1");
+}
+
+/// RFC 9484 §4.4 SHALL-1, SHALL-2, RFC 9484 §4.7.1 MUST-4, MUST-5, RFC 9484 §4.7.2 MUST NOT-1, MUST NOT-2, MUST-4, MUST-5, SHALL-3, SHALL-5,
+/// SHALL-6, RFC 9484 §4.7.3 MUST-3, MUST-8, MUST-9
+#[test]
+fn the_client_keeps_the_rules_and_gives_up_a_proxy_that_breaks_them() {
+    run("rules");
+}
+
+/// RFC 9484 §7.2 MUST-1, MUST-3
+#[test]
+fn ipv6_needs_a_path_that_carries_it() {
+    run("narrow");
+}
+
+/// RFC 9484 §11 MUST-1
 #[test]
 fn spoofed_packets_and_floods_of_requests_lead_nowhere() {
     run("hostile");
