@@ -365,6 +365,7 @@ fn switched(
     if !asked.is_answered_by(response.headers()) {
         return bad_gateway(entry, "the back end switched to another protocol than was asked for");
     }
+    // RFC 9484 §11 MUST NOT-1: nothing of the client has been read before
     let back_end = hyper::upgrade::on(&mut response);
     fields::strip(response.headers_mut());
     asked.answer(&mut response);

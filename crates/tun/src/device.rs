@@ -43,6 +43,15 @@ impl Device {
         Ok(Self { file, name })
     }
 
+    /// A device from its open file, which another process may have opened, and its name.
+    ///
+    /// # Errors
+    /// When the system cannot make the file non-blocking.
+    pub fn from_file(file: File, name: String) -> io::Result<Self> {
+        sys::set_nonblocking(file.as_fd())?;
+        Ok(Self { file, name })
+    }
+
     /// Name of the interface.
     pub fn name(&self) -> &str {
         &self.name

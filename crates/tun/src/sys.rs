@@ -37,6 +37,14 @@ pub(crate) fn open_tun(name: &str) -> io::Result<(File, String)> {
     Ok((file, String::from_utf8_lossy(&name).into_owned()))
 }
 
+/// Makes a file return `WouldBlock` where it would wait.
+pub(crate) fn set_nonblocking(file: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: no pointers.
+    let flags = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) })?;
+    // SAFETY: no pointers.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
+}
+
 /// Waits until one of two files can be read, or `timeout` milliseconds are over. Returns which can be read, or was closed.
 pub(crate) fn wait(files: [BorrowedFd<'_>; 2], timeout: c_int) -> io::Result<[bool; 2]> {
     let mut polled = files.map(|file| libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLIN, revents: 0 });

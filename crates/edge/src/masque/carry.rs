@@ -87,7 +87,7 @@ impl Tunnel {
 }
 
 /// Result of a request whose tunnel for UDP or IP has ended. An unreachable target and the idle timeout end the stream cleanly.
-// RFC 9298 §3.1 MUST-7: the stream is closed when the socket is
+// RFC 9298 §3.1 MUST-7, RFC 9484 §4.1 MUST-6: the stream is closed when the socket is, or the tunnel is idle
 fn result_of(end: End, cause: &Cause) -> Result<(), BodyError> {
     match end {
         End::Client => {}

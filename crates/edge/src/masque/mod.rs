@@ -300,6 +300,7 @@ impl Proxy {
 
 /// The answer to a request whose tunnel is open.
 // RFC 9298 §3.3 SHALL-1, SHALL-2, SHALL-3, SHALL-4, SHALL-5, RFC 9298 §3.5 SHALL-1, SHALL-2, SHALL-3
+// RFC 9484 §4.3 SHALL-1, SHALL-2, SHALL-3, SHALL-4, RFC 9484 §4.5 SHALL-1, SHALL-2
 fn accept(
     request: &mut Request<AnyBody>,
     asked: Option<&SwitchRequest>,

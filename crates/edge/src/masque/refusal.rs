@@ -120,7 +120,7 @@ impl Refusal {
     }
 
     /// The answer to a request for UDP, or to a plain CONNECT.
-    // RFC 9298 §3.1 SHOULD-1: details are in `proxy-status`
+    // RFC 9298 §3.1 SHOULD-1, RFC 9484 §4.1 SHOULD-1: details are in `proxy-status`
     pub(super) fn response(&self, is_connect: bool) -> Response<AnyBody> {
         let (status, error) = self.code(is_connect);
         let mut response = plain(status);

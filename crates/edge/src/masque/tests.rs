@@ -206,7 +206,7 @@ async fn a_tunnel_without_traffic_ends() {
     assert_eq!(budget.held(), 0, "what was charged is given back");
 }
 
-/// RFC 9298 §3.1 SHOULD-1
+/// RFC 9298 §3.1 SHOULD-1, RFC 9484 §4.1 SHOULD-1
 #[test]
 fn refusals_say_why() {
     for (refusal, is_connect, status, error) in [
@@ -228,7 +228,7 @@ fn refusals_say_why() {
     }
 }
 
-fn peer(memory: &ConnectionBudget) -> Peer {
+pub(super) fn peer(memory: &ConnectionBudget) -> Peer {
     Peer {
         proxy: None,
         certificate: None,

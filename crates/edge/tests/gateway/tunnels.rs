@@ -240,6 +240,37 @@ async fn what_breaks_the_rules_for_capsules() {
     assert!(end.is_some_and(|frame| frame.is_err()), "it breaks off");
 }
 
+/// RFC 9484 §11 MUST NOT-1: they could be read as a further request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_back_end_gets_no_capsules_before_it_agrees() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let back_end = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            request.push(stream.read_u8().await.unwrap());
+        }
+        let refusal = b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        stream.write_all(refusal).await.unwrap();
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).await.unwrap();
+        (request, rest)
+    });
+    let site = Site::start("early-capsules", &format!("{}tunnels = [\"connect-ip\"]\n", route(&url)));
+    let (_endpoint, mut h3) = site.h3().await;
+    let (mut say, body) = Channel::<Bytes, std::io::Error>::new(1);
+    let mut capsules = Vec::new();
+    capsule::write(&mut capsules, capsule::DATAGRAM, b"\0GET /secret HTTP/1.1\r\n\r\n");
+    say.send_data(capsules.into()).await.unwrap();
+    let connect = Request::connect("https://localhost/.well-known/masque/ip/*/*/");
+    let connect = connect.extension(Protocol::from_static("connect-ip")).header("capsule-protocol", "?1");
+    assert_eq!(h3.send(connect.body(body).unwrap()).await.unwrap().status(), 403);
+    let (request, rest) = tokio::time::timeout(crate::site::LIMIT, back_end).await.unwrap().unwrap();
+    assert!(request.starts_with(b"GET /.well-known/masque/ip/*/*/ HTTP/1.1\r\n"), "{request:?}");
+    assert!(rest.is_empty(), "{rest:?}");
+}
+
 /// RFC 9297 §3.4 MUST NOT-1
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_refuses_a_tunnel_says_nothing_about_capsules() {

@@ -125,7 +125,11 @@ pub(super) struct TunDevice {
 
 impl TunDevice {
     fn open(name: &str) -> io::Result<Self> {
-        let device = tun::Device::open(name)?;
+        Self::begin(tun::Device::open(name)?)
+    }
+
+    /// Starts the thread of an open device.
+    pub(super) fn begin(device: tun::Device) -> io::Result<Self> {
         let own = RwLock::new(Arc::from([]));
         let shared = Arc::new(Shared { device, tunnels: Mutex::default(), own });
         shared.read_own_addresses();
@@ -171,6 +175,12 @@ impl TunDevice {
     /// Gives a packet to the kernel.
     pub(super) fn write(&self, packet: &[u8]) -> io::Result<()> {
         self.shared.device.write(packet)
+    }
+
+    /// Returns whether a tunnel has this address.
+    #[cfg(test)]
+    pub(super) fn is_leased(&self, address: IpAddr) -> bool {
+        self.shared.tunnels().contains_key(&address)
     }
 
     /// Addresses for a tunnel, one of each network. `None` if a network has none left.

@@ -8,6 +8,8 @@ mod over_h3;
 mod over_stream;
 mod policy;
 mod pool;
+#[cfg(test)]
+mod tests;
 mod tunnel;
 
 use std::{
@@ -199,7 +201,7 @@ impl IpProxy {
         asked: Option<&SwitchRequest>,
         peer: &Peer,
     ) -> Result<Admitted, Refusal> {
-        // First: who may not use the proxy learns nothing from it.
+        // RFC 9484 §11 SHOULD-1. First: who may not use the proxy learns nothing from it.
         let user = self.access.find(request.headers()).map_err(|()| Refusal::Unauthorized)?;
         let scope = self.scope(request, asked)?;
         let key = user.clone().map_or_else(|| ClientKey::Address(admission::key(peer.remote.ip())), ClientKey::Token);
@@ -209,7 +211,8 @@ impl IpProxy {
     }
 
     /// The scope of a request.
-    // RFC 9484 §4.2, §4.4: a request that is no GET with an upgrade, and no extended CONNECT, is malformed
+    // RFC 9484 §4.1 MUST-1, MUST-2, RFC 9484 §4.2 SHALL-1, SHALL-3, SHALL-4, MUST-1, SHOULD-1: a request that is no GET with an upgrade,
+    // and no extended CONNECT, is malformed
     fn scope(&self, request: &Request<AnyBody>, asked: Option<&SwitchRequest>) -> Result<Scope, Refusal> {
         let is_for_ip = asked.is_some_and(|asked| self.carries(&asked.protocol));
         if !is_for_ip || ![Method::GET, Method::CONNECT].contains(request.method()) {
@@ -241,7 +244,7 @@ impl IpProxy {
             .filter(|is_v4| routes.iter().any(|range| range.start.is_ipv4() == *is_v4))
             .filter_map(pool_of)
             .collect();
-        // RFC 9484 §7.2: without 1,280 bytes there is no IPv6
+        // RFC 9484 §7.2 MUST-1: without 1,280 bytes there is no IPv6
         if pools.iter().any(|pool| pool.address().is_ipv6()) && !carries_ipv6(datagrams, until).await {
             pools.retain(|pool| pool.address().is_ipv4());
             if pools.is_empty() {
@@ -269,7 +272,7 @@ impl IpProxy {
     }
 
     /// The ranges of a scope that are advertised.
-    // RFC 9484 §4.6: all addresses of a name that the proxy reaches
+    // RFC 9484 §4.6 SHOULD-1: all addresses of a name that the proxy reaches
     async fn routes(&self, scope: &Scope, until: Instant) -> Result<Vec<AddressRange>, Refusal> {
         let number = scope.protocol.unwrap_or(0);
         let advertised: Vec<_> =
@@ -295,7 +298,7 @@ impl IpProxy {
     }
 
     /// The addresses of a name. They are routed to: the name is not looked up again.
-    // RFC 9484 §4.1: resolved before the answer, which is a refusal when that fails
+    // RFC 9484 §4.1 MUST-3, MUST-4: resolved before the answer, which is a refusal when that fails
     async fn resolve(&self, name: &str, until: Instant) -> Result<Vec<IpAddr>, Refusal> {
         match tokio::time::timeout_at(until, resolve::addresses(&*self.resolver, name, 0)).await {
             Ok(Ok(found)) if !found.is_empty() => {

@@ -33,7 +33,7 @@ const TURN: usize = 64;
 
 impl IpTunnel {
     /// Carries packets over HTTP/3 until one side ends.
-    // RFC 9484 §4.1: addresses and routes are kept until then
+    // RFC 9484 §4.1 MUST-5: addresses and routes are kept until then
     pub(in super::super) async fn over_h3(
         mut self,
         mut content: AnyBody,
@@ -119,7 +119,7 @@ impl IpTunnel {
         answer: &mut Sender<Bytes, BodyError>,
         queued: &Queued,
     ) -> Result<(), End> {
-        // RFC 9484 §7.2: IPv6 needs 1,280 bytes, or the stream ends
+        // RFC 9484 §7.2 MUST-3: IPv6 needs 1,280 bytes, or the stream ends
         let room = datagrams.max_size().map(|max| max.saturating_sub(1));
         if self.has_ipv6() && room.is_some_and(|room| room < MIN_IPV6_MTU) {
             let what = "the path to the client does not carry IPv6 packets of 1280 bytes any more";
@@ -141,7 +141,7 @@ impl IpTunnel {
     }
 
     /// Tells the sender of a packet that the client does not get packets of its size.
-    // RFC 9484 §10.1
+    // RFC 9484 §10.1 SHOULD-1
     fn report_too_big(&mut self, Queued { packet, header, .. }: &Queued, mtu: usize) {
         // From the client: the kernel takes no packet from an address of this machine.
         let report = icmp::report(packet, header, Report::TooBig { mtu }, header.destination)
@@ -153,7 +153,7 @@ impl IpTunnel {
 }
 
 /// Sends a packet in a QUIC datagram, or in a capsule where the client takes no datagrams.
-// RFC 9484 §10.1: a packet that does not fit into a datagram is not sent in a capsule
+// RFC 9484 §10.1 SHOULD NOT-1: a packet that does not fit into a datagram is not sent in a capsule
 fn send_h3(datagrams: &Datagrams, answer: &mut Sender<Bytes, BodyError>, packet: &[u8]) -> Result<(), DropReason> {
     match datagrams.max_size() {
         Some(room) if packet.len() < room => {

@@ -54,7 +54,7 @@ impl Policy {
             let from = self.router(header.source);
             Judgement::Drop(reason, from.and_then(|from| icmp::report(packet, &header, report, from)))
         };
-        // RFC 9484 §11, RFC 2827
+        // RFC 9484 §11 MUST-1, RFC 2827
         if !self.assigned.contains(&header.source) {
             return if header.is_link_local() {
                 Judgement::Drop(DropReason::Spoofed, None)
@@ -152,6 +152,7 @@ mod tests {
         }
     }
 
+    /// RFC 9484 §7.2.1 SHOULD-1, RFC 9484 §11 MUST-1
     #[test]
     fn packets_go_to_public_hosts_from_the_client_s_address_alone() {
         let policy = policy(&["10.1.0.0/16"], &[("0.0.0.0/0", 0), ("::/0", 0)]);

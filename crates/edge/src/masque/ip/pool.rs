@@ -9,7 +9,7 @@ pub(super) fn router(pool: Prefix) -> Option<IpAddr> {
     pool.at(1)
 }
 
-/// A free address of a network, looked for from a random place: addresses do not show which client has them (RFC 9484 §11). `taken` is
+/// A free address of a network, looked for from a random place: addresses do not show which client has them (RFC 9484 §11 SHOULD-2). `taken` is
 /// the number of addresses in use. So many and one more are tried, of which one is free if any is.
 pub(super) fn choose(pool: Prefix, random: u128, taken: usize, is_taken: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
     // Neither the address of the network nor that of the gateway. The last one of IPv4 is the broadcast.
@@ -30,6 +30,14 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+
+    /// RFC 9484 §11 SHOULD-2
+    #[test]
+    fn a_client_has_another_address_each_time() {
+        let pool: Prefix = "10.89.0.0/16".parse().unwrap();
+        let chosen = [0_u128, 1, 40_000, u128::MAX].map(|random| choose(pool, random, 0, |_| false).unwrap());
+        assert_eq!(chosen.iter().collect::<HashSet<_>>().len(), chosen.len(), "{chosen:?}");
+    }
 
     #[test]
     fn all_addresses_are_given_once_and_then_none() {

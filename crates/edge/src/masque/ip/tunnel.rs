@@ -91,7 +91,7 @@ impl IpTunnel {
     }
 
     /// Addresses and routes, which the client gets before it asks.
-    // RFC 9484 §4.7.1, §4.7.3
+    // RFC 9484 §4.7.1 SHALL-2
     pub(super) fn introduction(&self) -> [Reply; 2] {
         let assigned = singles(self.lease.addresses()).into_iter();
         let assigned = AddressAssign(assigned.map(|prefix| AssignedAddress { request_id: 0, prefix }).collect());
@@ -102,7 +102,7 @@ impl IpTunnel {
     }
 
     /// Takes a packet of the client.
-    // RFC 9484 §7.2.1: what is wrong with a packet is no violation of the protocol
+    // RFC 9484 §7.2.1 SHOULD-1: what is wrong with a packet is no violation of the protocol
     pub(super) fn up(&mut self, datagram: &[u8]) -> Option<Reply> {
         let Content::Packet(packet) = Content::parse(datagram) else {
             self.traffic.on_drop(Direction::Up, DropReason::UnknownContext);
@@ -129,7 +129,7 @@ impl IpTunnel {
     }
 
     /// Takes a capsule of the client.
-    // RFC 9484 §4.7: a malformed one ends the stream
+    // RFC 9484 §4.7.1 MUST-4, RFC 9484 §4.7.2 MUST-4, RFC 9484 §4.7.3 MUST-3: a malformed one ends the stream
     fn control(&mut self, capsule: &capsule::Capsule) -> Result<Option<Reply>, End> {
         match capsule.ty {
             capsule::DATAGRAM => return Ok(self.up(&capsule.value)),
@@ -146,12 +146,14 @@ impl IpTunnel {
 
     /// Answers a request for addresses with those that the tunnel has: the first request of a version gets the address of that version, and
     /// others none.
-    // RFC 9484 §4.7.2
+    // RFC 9484 §4.7.1 SHALL-1, SHALL-2, RFC 9484 §4.7.2 SHOULD-1, SHALL-3, SHALL-4, SHOULD NOT-1: each answer is made anew, so that none
+    // repeats a refusal
     fn assign(&mut self, value: &[u8]) -> Result<Reply, End> {
         let requested = AddressRequest::parse(value).map_err(End::malformed)?.0;
         let mut left = singles(self.lease.addresses());
         let mut answer = Vec::new();
         for request in &requested {
+            // RFC 9484 §4.7.2 MUST NOT-1
             if self.requests.contains(&request.request_id) {
                 return Err(End::malformed(format_args!("the request ID {} is used twice", request.request_id)));
             }
