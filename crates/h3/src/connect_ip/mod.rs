@@ -15,6 +15,9 @@
 //! ```
 
 mod capsules;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod icmp;
 mod packet;
 mod prefix;
