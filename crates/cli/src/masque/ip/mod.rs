@@ -255,6 +255,10 @@ impl Link {
     /// Gives the device the MTU of the path.
     // RFC 9484 §7.2 MUST-1, MUST-3: with less than 1,280 bytes for IPv6 the tunnel ends
     fn follow_mtu(&mut self) -> Result<(), End> {
+        // The system takes no address of IPv6 at a device that had a smaller MTU before the path was measured.
+        if self.addresses.is_empty() {
+            return Ok(());
+        }
         let has_ipv6 = self.addresses.iter().any(|prefix| prefix.address().is_ipv6()) || self.device.has_ipv6();
         let least = if has_ipv6 { MIN_IPV6_MTU } else { MIN_IPV4_MTU };
         let mtu = match self.sender.mtu() {
