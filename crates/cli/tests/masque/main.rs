@@ -4,6 +4,7 @@
 mod gateway;
 mod http2;
 mod ip;
+mod lossy;
 #[path = "../program/mod.rs"]
 mod program;
 #[path = "../scratch/mod.rs"]

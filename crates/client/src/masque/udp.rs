@@ -81,6 +81,8 @@ impl UdpSender {
                 let sent = datagrams.send_parts(&[&[UDP_CONTEXT], payload]);
                 return if sent.is_ok() { SentPayload::Datagram } else { SentPayload::Dropped };
             }
+            // Nothing else may fill packets, so that a search would never begin.
+            datagrams.discover_max_size();
             if payload.len() > ALWAYS_CARRIED {
                 return SentPayload::TooLarge;
             }

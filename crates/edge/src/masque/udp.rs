@@ -247,7 +247,7 @@ impl UdpTunnel {
 
     /// Sends datagrams of the target to a client of HTTP/3. Returns whether there were any.
     fn down_h3(&self, datagrams: &Datagrams, answer: &mut Sender<Bytes, BodyError>) -> Result<bool, End> {
-        let mut count = 0;
+        let (mut count, mut is_too_small) = (0, false);
         while count < TURN {
             let room = datagrams.max_size();
             let received = self.socket.try_receive(|payload| {
@@ -255,7 +255,9 @@ impl UdpTunnel {
                     return self.traffic.on_drop(Direction::Down, DropReason::Rate);
                 }
                 let most = if room.is_some() { ALWAYS_CARRIED } else { MAX_H3_CAPSULE };
-                let is_sent = if room.is_some_and(|room| payload.len() < room) {
+                let fits = room.is_some_and(|room| payload.len() < room);
+                is_too_small |= room.is_some() && !fits;
+                let is_sent = if fits {
                     datagrams.send_parts(&[&[UDP_CONTEXT], payload]).map_err(|_| DropReason::NotSent)
                 } else if payload.len() <= most {
                     let frame = Frame::data(Bytes::from(in_capsule(payload)));
@@ -275,6 +277,10 @@ impl UdpTunnel {
                 Err(error) if is_final(&error) => return Err(End::Target(error)),
                 Err(_) => break,
             }
+        }
+        // Nothing else may fill packets, so that a search would never begin.
+        if is_too_small {
+            datagrams.discover_max_size();
         }
         Ok(count > 0)
     }

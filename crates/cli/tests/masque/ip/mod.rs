@@ -1,10 +1,11 @@
 //! `tiderace masque ip` between network namespaces: a client, the gateway and a target. Each test runs in namespaces of its own, where it
-//! starts again as the parts that it has; `hostile` is a client that breaks the rules, `http1` one that speaks HTTP/1.1, and `proxy` a proxy
-//! of the test. Where the system gives none, it says so.
+//! starts again as the parts that it has; `hostile` is a client that breaks the rules, `http1` one that speaks HTTP/1.1, `proxy` a proxy of the
+//! test, and `wireguard` sends datagrams of that size. Where the system gives none, it says so.
 
 mod hostile;
 mod http1;
 mod proxy;
+mod wireguard;
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -86,6 +87,9 @@ addresses = ["10.89.0.0/16", "fd00:89::/64"]
 mtu = 1500
 tunnels-per-client = 100
 opened-per-second = 100
+[[route]]
+path = "/.well-known/masque/udp"
+proxy = { open = true }
 "#;
 
 fn folder() -> PathBuf {
@@ -119,6 +123,7 @@ fn run(part: &str) {
         .unwrap();
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && said.contains("1 passed"), "{said}{errors}");
+    said.lines().filter(|line| line.starts_with("measured ")).for_each(|line| println!("{line}"));
 }
 
 /// Not a test of its own: the parts of those below.
@@ -134,6 +139,7 @@ fn part() {
         Ok("http1") => http1::run(),
         Ok("rules") => proxy::rules(),
         Ok("narrow") => proxy::narrow(),
+        Ok("wireguard") => wireguard::run(),
         Ok(other) => panic!("no part {other}"),
     }
 }
@@ -351,6 +357,11 @@ fn capsules_over_http1_keep_the_rules_or_end_the_tunnel() {
 #[test]
 fn the_client_keeps_the_rules_and_gives_up_a_proxy_that_breaks_them() {
     run("rules");
+}
+
+#[test]
+fn datagrams_of_wireguard_are_not_fragmented() {
+    run("wireguard");
 }
 
 /// RFC 9484 §7.2 MUST-1, MUST-3
