@@ -57,6 +57,7 @@ mod speed;
 mod tcp_claims;
 mod tests;
 mod truth;
+mod tunnels;
 mod web;
 mod why;
 pub(crate) mod why_hole;

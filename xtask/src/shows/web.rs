@@ -9,6 +9,7 @@ use super::{
     command::cargo,
     edge::{failures, measured, test},
     row::{Row, Target},
+    tunnels,
 };
 
 const LIMIT: Duration = Duration::from_secs(3_600);
@@ -21,6 +22,12 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         case("target", "WebTransport through the gateway to TCP and UDP, with our own client", target),
         case("masque", "CONNECT-UDP and CONNECT through the gateway", masque),
+        case(
+            "tunnels",
+            "CONNECT-UDP and CONNECT-IP in namespaces, at WireGuard's size, and through loss",
+            tunnels::carried,
+        ),
+        case("tunnel-attacks", "targets, capsules, contexts, packets and floods of attackers", tunnels::attacks),
         case("chromium", "a page in Chromium through the gateway; a miss where there is none", chromium),
     ]
 }
