@@ -36,7 +36,6 @@ use crate::{
     password::{BasicAuth, Hashing},
     path,
     policy::{Policies, arms::Arms},
-    process::WorkerPanics,
     profile::profile,
     rate::{RateKey, RateLimit},
     remote_signer::{Link, Waiting},
@@ -50,6 +49,7 @@ use crate::{
     trial::{Trials, Withholding},
     upstream::{BackEnd, Surroundings, Upstream},
     worker::Workers,
+    worker_panics::WorkerPanics,
 };
 
 /// A configuration at work.

@@ -103,6 +103,7 @@ mod trust;
 pub mod upgrade;
 mod upstream;
 mod worker;
+mod worker_panics;
 
 pub use access::{TokenFault, TokensError};
 pub use certificate::CertificateError;

@@ -26,7 +26,6 @@ mod take_over;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::panics::{PanicHistory, WorkerPanics};
 pub use self::{error::ProcessError, operations::https_records};
 use self::{hand_over::HandOver, listeners::Listeners, services::Services};
 use crate::{
@@ -45,6 +44,7 @@ use crate::{
     tls,
     upgrade::{Siblings, TakenOver, UpgradeError, describe},
     worker::Workers,
+    worker_panics::WorkerPanics,
 };
 
 /// Interval between checks of certificates and the ring of keys for changes.

@@ -88,8 +88,8 @@ mod tests {
     use super::*;
     use crate::{
         config::{ConfigCause, ConfigError},
-        process::PanicHistory,
         upgrade::{RefusalCause, messages::Offer},
+        worker_panics::PanicHistory,
     };
 
     /// Starts a program without a configuration file, to which an older process gives `answer`. Returns its error, and its next message.

@@ -10,7 +10,7 @@ use tiderace::{
     transport::quic_lb::{QuicLbParameters, ServerId},
 };
 
-use crate::process::PanicHistory;
+use crate::worker_panics::PanicHistory;
 
 /// Version of the hand-over protocol.
 pub const PROTOCOL: u32 = 2;

@@ -16,7 +16,7 @@ use super::{
     messages::{Offer, read_description},
     siblings::SiblingProcess,
 };
-use crate::{listen::ListenerSockets, process::PanicHistory};
+use crate::{listen::ListenerSockets, worker_panics::PanicHistory};
 
 /// Sockets and state of an older process. What is left when the gateway is built stays with that process.
 pub(crate) struct TakenOver {
