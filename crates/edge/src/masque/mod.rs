@@ -41,7 +41,7 @@ use self::{
 pub(crate) use self::{
     carry::Upgraded,
     clients::{ClientKey, ClientLimits, Clients, NoPlace, TunnelPlace},
-    ip::{IpProxy, IpShared, TunDevices},
+    ip::{IpProxy, IpShared, OfferedDevice, TunDevices},
     listeners::Listeners,
     udp::TargetSocket,
 };

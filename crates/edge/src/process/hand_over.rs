@@ -24,7 +24,10 @@ use crate::{
         PROTOCOL, UpgradeError,
         channel::{Channel, is_gone, is_late},
         describe,
-        messages::{Answer, Built, Commit, HandshakeOffer, Hello, Offer, Serving, SiblingOffer, Taken},
+        messages::{
+            Answer, Built, Commit, DeviceOffer, HandshakeOffer, Hello, OLDEST, Offer, Serving, SiblingOffer, Taken,
+            WITH_DEVICES,
+        },
     },
 };
 
@@ -111,13 +114,14 @@ impl Process {
     ) -> Result<Taken, UpgradeError> {
         channel.set_deadline(deadline)?;
         let Hello { from, to, program } = channel.receive()?;
-        if !(from..=to).contains(&PROTOCOL) {
+        let protocol = to.min(PROTOCOL);
+        if protocol < from.max(OLDEST) {
             let error = UpgradeError::Protocol { from, to };
             channel.send(&Answer::Refused(error.to_string()))?;
             return Err(error);
         }
         tracing::info!("a program of version {program} takes over");
-        let (offer, descriptors) = self.offer()?;
+        let (offer, descriptors) = self.offer(protocol)?;
         let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
         channel.send(&Answer::Offer(Box::new(offer)))?;
         channel.send_descriptors(&borrowed)?;
@@ -135,7 +139,7 @@ impl Process {
     }
 
     /// State and sockets of this process.
-    fn offer(&self) -> Result<(Offer, Vec<OwnedFd>), UpgradeError> {
+    fn offer(&self, protocol: u32) -> Result<(Offer, Vec<OwnedFd>), UpgradeError> {
         let siblings = self.siblings.all().clone();
         let own = self.shared.persistent.id_generation;
         let is_free =
@@ -181,8 +185,15 @@ impl Process {
             pid: std::process::id(),
             addresses: shards,
         });
+        let mut devices = Vec::new();
+        if protocol >= WITH_DEVICES {
+            for device in self.shared.persistent.devices.offer()? {
+                devices.push(DeviceOffer { name: device.name, processes: device.descriptors.len() - 1 });
+                device.descriptors.iter().map(AsFd::as_fd).try_for_each(&mut copy)?;
+            }
+        }
         let offer = Offer {
-            protocol: PROTOCOL,
+            protocol,
             process: self.number() + 1,
             generation,
             id_key: own.key,
@@ -204,6 +215,7 @@ impl Process {
             metrics: metrics.map(|(address, _)| address.to_owned()),
             siblings: offers,
             panics: self.shared.panics.history(),
+            devices,
         };
         Ok((offer, descriptors))
     }
@@ -214,7 +226,8 @@ impl Process {
         self.siblings.unfollow();
         let generation = self.shared.current();
         let (listeners, plain) = (self.listeners.secure(), self.listeners.plain());
-        let mut commit = Commit { handshakes: self.siblings.handshakes() };
+        let tunnels = self.shared.persistent.devices.pause(&taken.devices);
+        let mut commit = Commit { handshakes: self.siblings.handshakes(), tunnels };
         for address in &taken.plain {
             plain.get(address).inspect(|listener| listener.set_accepting(false));
         }
@@ -243,6 +256,7 @@ impl Process {
         for address in &taken.plain {
             self.listeners.plain().get(address).inspect(|listener| listener.set_accepting(true));
         }
+        self.shared.persistent.devices.resume();
         self.services.serve(self);
         self.follow_siblings();
     }
@@ -292,6 +306,7 @@ impl Process {
         for listener in self.listeners.secure().values() {
             listener.endpoint().set_reading(true);
         }
+        self.shared.persistent.devices.resume();
         self.follow_siblings();
     }
 }

@@ -128,6 +128,9 @@ impl Process {
         }?;
         let before = taken.as_ref().map(|taken| taken.routable_before.clone()).unwrap_or_default();
         persistent.routable = Arc::new(IdRotation::new(routable, before));
+        if let Some(taken) = taken.as_deref_mut() {
+            persistent.devices.set_offered(std::mem::take(&mut taken.devices));
+        }
         let (number, configuration) = taken.as_ref().map_or((1, 1), |taken| (taken.process, taken.configuration));
         metrics.upgrade.process.set(number.cast_signed());
         let first = Generation::build(config, configuration, None, &persistent, &workers, &metrics)?;

@@ -14,7 +14,7 @@ use crate::{
     upgrade::{
         PROTOCOL, TakenOver, UpgradeError,
         channel::{Channel, is_gone},
-        messages::{Answer, Built, Commit, Hello, Serving, Taken},
+        messages::{Answer, Built, Commit, Hello, OLDEST, Serving, Taken},
         siblings::SiblingProcess,
     },
 };
@@ -50,6 +50,9 @@ impl Process {
         process.siblings.set_handshakes(commit.handshakes);
         *process.siblings.all() = siblings.into_iter().map(Arc::new).collect();
         process.shared.persistent.strikes.begin_after_another(keys::now());
+        if let Err(error) = process.shared.persistent.devices.commence(commit.tunnels) {
+            tracing::error!("the TUN devices cannot be read: {error}");
+        }
         process.commence();
         if let Err(error) = channel.send(&Serving {}) {
             tracing::warn!("the process before this one is gone: {error}");
@@ -61,7 +64,7 @@ impl Process {
     fn build_on(file: &Path, channel: &Channel) -> Result<(Arc<Self>, Taken, Vec<SiblingProcess>), ProcessError> {
         let broken = UpgradeError::Broken;
         channel.set_deadline(Instant::now() + PATIENCE).map_err(broken)?;
-        let hello = Hello { from: PROTOCOL, to: PROTOCOL, program: env!("CARGO_PKG_VERSION").to_owned() };
+        let hello = Hello { from: OLDEST, to: PROTOCOL, program: env!("CARGO_PKG_VERSION").to_owned() };
         channel.send(&hello).map_err(broken)?;
         let offer = match channel.receive().map_err(broken)? {
             Answer::Offer(offer) => offer,
@@ -73,11 +76,15 @@ impl Process {
         let addresses: Vec<_> = offered.addresses.keys().copied().collect();
         let plain: Vec<_> = offered.plain.keys().copied().collect();
         let admin = offered.admin.is_some();
+        let mut devices: Vec<_> = offered.devices.keys().cloned().collect();
         let process = Self::build(file, Some(&mut offered))?;
+        let left = process.shared.persistent.devices.give_back();
+        devices.retain(|name| !left.contains(name));
         let taken = Taken {
             addresses: addresses.into_iter().filter(|address| !offered.addresses.contains_key(address)).collect(),
             plain: plain.into_iter().filter(|address| !offered.plain.contains_key(address)).collect(),
             admin: admin && offered.admin.is_none(),
+            devices,
         };
         Ok((process, taken, siblings))
     }
@@ -98,7 +105,7 @@ mod tests {
         let older = tokio::task::spawn_blocking(move || {
             let channel = Channel::new(older);
             let hello: Hello = channel.receive().unwrap();
-            assert_eq!((hello.from, hello.to), (PROTOCOL, PROTOCOL));
+            assert_eq!((hello.from, hello.to), (OLDEST, PROTOCOL));
             channel.send(&answer).unwrap();
             channel.receive().ok()
         });
@@ -129,6 +136,7 @@ mod tests {
             metrics: None,
             siblings: Vec::new(),
             panics: PanicHistory::default(),
+            devices: Vec::new(),
         };
         let (error, built) = take_over(Answer::Offer(Box::new(offer))).await;
         assert!(

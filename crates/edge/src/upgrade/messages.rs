@@ -2,7 +2,7 @@
 //!
 //! The version covers more than these: the layout of connection IDs, and the form of datagrams between processes.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 use tiderace::{
@@ -13,7 +13,12 @@ use tiderace::{
 use crate::worker_panics::PanicHistory;
 
 /// Version of the hand-over protocol.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
+
+/// Oldest version with which a hand-over works: it has no TUN devices.
+pub(crate) const OLDEST: u32 = 2;
+/// Version from which on TUN devices are offered.
+pub(crate) const WITH_DEVICES: u32 = 3;
 
 /// First message of the newer process. Its form is the same in all versions.
 #[derive(Debug, Serialize, Deserialize)]
@@ -72,6 +77,16 @@ pub(crate) struct Offer {
     // Programs that do not send it have the same version of the protocol.
     #[serde(default)]
     pub(crate) panics: PanicHistory,
+    /// TUN devices of proxies for IP packets.
+    #[serde(default)]
+    pub(crate) devices: Vec<DeviceOffer>,
+}
+
+/// TUN device: its file, and a socket to each process that has tunnels.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct DeviceOffer {
+    pub(crate) name: String,
+    pub(crate) processes: usize,
 }
 
 /// Another process: a stream to it, unless it is the older one itself, and the ways to its shards.
@@ -127,6 +142,9 @@ pub(crate) struct Taken {
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) plain: Vec<SocketAddr>,
     pub(crate) admin: bool,
+    /// Names of TUN devices.
+    #[serde(default)]
+    pub(crate) devices: Vec<String>,
 }
 
 /// The older process has stopped reading and accepting.
@@ -134,6 +152,9 @@ pub(crate) struct Taken {
 pub(crate) struct Commit {
     /// Connection IDs of handshakes in progress in older processes.
     pub(crate) handshakes: Vec<HandshakeOffer>,
+    /// Addresses of tunnels by TUN device, and by process in the order of its sockets.
+    #[serde(default)]
+    pub(crate) tunnels: Vec<(String, Vec<Vec<IpAddr>>)>,
 }
 
 /// Connection ID of a handshake, and where it is in progress.

@@ -35,7 +35,7 @@ pub enum UpgradeError {
         source: io::Error,
     },
     /// The programs have no version of the hand-over protocol in common.
-    #[error("the hand-over protocol of the new program has version {from} to {to}, and {PROTOCOL} is needed")]
+    #[error("the hand-over protocol of the new program has version {from} to {to}, and {oldest} to {PROTOCOL} is needed", oldest = messages::OLDEST)]
     Protocol {
         /// The oldest version of the new program.
         from: u32,

@@ -6,7 +6,7 @@ use std::{
     net::{SocketAddr, TcpListener, UdpSocket},
     os::{
         fd::OwnedFd,
-        unix::net::{UnixListener, UnixStream},
+        unix::net::{UnixDatagram, UnixListener, UnixStream},
     },
 };
 
@@ -16,7 +16,7 @@ use super::{
     messages::{Offer, read_description},
     siblings::SiblingProcess,
 };
-use crate::{listen::ListenerSockets, worker_panics::PanicHistory};
+use crate::{listen::ListenerSockets, masque::OfferedDevice, worker_panics::PanicHistory};
 
 /// Sockets and state of an older process. What is left when the gateway is built stays with that process.
 pub(crate) struct TakenOver {
@@ -33,6 +33,7 @@ pub(crate) struct TakenOver {
     pub(crate) metrics: Option<(String, TcpListener)>,
     pub(crate) siblings: Vec<SiblingProcess>,
     pub(crate) panics: PanicHistory,
+    pub(crate) devices: HashMap<String, OfferedDevice>,
 }
 
 impl TakenOver {
@@ -63,6 +64,12 @@ impl TakenOver {
             let senders: Vec<_> = (0..count).map(|_| next()).collect::<io::Result<_>>()?;
             siblings.push(SiblingProcess::new(sibling, control, senders.into_iter()));
         }
+        let mut devices = HashMap::new();
+        for device in offer.devices {
+            let file = next()?.into();
+            let packets = (0..device.processes).map(|_| next().map(UnixDatagram::from)).collect::<io::Result<_>>()?;
+            devices.insert(device.name, OfferedDevice { file, packets });
+        }
         Ok(Self {
             process: offer.process,
             id_generation: IdGeneration { number: offer.generation, key: offer.id_key },
@@ -77,6 +84,7 @@ impl TakenOver {
             metrics,
             siblings,
             panics: offer.panics,
+            devices,
         })
     }
 }
@@ -92,5 +100,6 @@ impl Offer {
             + usize::from(self.metrics.is_some())
             + shards
             + streams
+            + self.devices.iter().map(|device| 1 + device.processes).sum::<usize>()
     }
 }

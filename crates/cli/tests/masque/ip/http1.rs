@@ -162,7 +162,8 @@ fn malformed_capsules() {
     ];
     for (what, ty, values) in malformed {
         let mut stream = Stream::open();
-        (stream.assigned(), stream.next());
+        stream.assigned();
+        stream.next();
         for value in &values[..values.len() - 1] {
             stream.send(ty, value);
             stream.assigned();

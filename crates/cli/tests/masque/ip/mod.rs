@@ -5,6 +5,7 @@
 mod hostile;
 mod http1;
 mod proxy;
+mod upgrade;
 mod wireguard;
 
 use std::{
@@ -77,6 +78,8 @@ listen = "10.1.0.1:443"
 certificate = "cert.pem"
 key = "key.pem"
 workers = 1
+[admin]
+socket = "admin.sock"
 [metrics]
 listen = "10.1.0.1:9100"
 [[route]]
@@ -139,6 +142,7 @@ fn part() {
         Ok("http1") => http1::run(),
         Ok("rules") => proxy::rules(),
         Ok("narrow") => proxy::narrow(),
+        Ok("upgrade") => upgrade::run(),
         Ok("wireguard") => wireguard::run(),
         Ok(other) => panic!("no part {other}"),
     }
@@ -163,11 +167,13 @@ fn target() {
         std::thread::spawn(move || {
             for stream in http.incoming() {
                 let mut stream = stream.unwrap();
-                let mut line = String::new();
-                BufReader::new(&mut stream).read_line(&mut line).unwrap();
-                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {CONTENT}\r\nconnection: close\r\n\r\n");
-                stream.write_all(head.as_bytes()).unwrap();
-                stream.write_all(&vec![b'x'; CONTENT]).unwrap();
+                std::thread::spawn(move || {
+                    let mut line = String::new();
+                    BufReader::new(&mut stream).read_line(&mut line).unwrap();
+                    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {CONTENT}\r\nconnection: close\r\n\r\n");
+                    stream.write_all(head.as_bytes()).unwrap();
+                    stream.write_all(&vec![b'x'; CONTENT]).unwrap();
+                });
             }
         });
     }
@@ -186,9 +192,13 @@ struct Tunnel {
 
 impl Tunnel {
     fn start(more: &[&str]) -> Self {
+        Self::start_at("tunnel", more)
+    }
+
+    fn start_at(device: &str, more: &[&str]) -> Self {
         let ca = folder().join("cert.pem");
         let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
-        command.args(["masque", "ip", "--json", "--tun", "tunnel", "--proxy", PROXY, "--ca"]).arg(ca).args(more);
+        command.args(["masque", "ip", "--json", "--tun", device, "--proxy", PROXY, "--ca"]).arg(ca).args(more);
         let mut program = Program(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap());
         let mut lines = BufReader::new(program.0.stdout.take().unwrap());
         let opened = loop {
@@ -357,6 +367,11 @@ fn capsules_over_http1_keep_the_rules_or_end_the_tunnel() {
 #[test]
 fn the_client_keeps_the_rules_and_gives_up_a_proxy_that_breaks_them() {
     run("rules");
+}
+
+#[test]
+fn tunnels_go_on_through_upgrades_and_new_ones_open_at_once() {
+    run("upgrade");
 }
 
 #[test]

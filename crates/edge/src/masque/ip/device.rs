@@ -1,65 +1,37 @@
 //! The TUN device between the tunnels and the kernel: a thread reads its packets, and gives each to the tunnel that has its destination.
 
 use std::{
-    collections::HashMap,
-    io,
+    collections::{HashMap, HashSet},
+    io::{self, Read, Write},
     net::IpAddr,
-    os::{fd::AsFd, unix::net::UnixStream},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::{UnixDatagram, UnixStream},
+    },
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use h3_quic::connect_ip::{MAX_PACKET, Packet, Prefix};
-use tiderace::{Charge, ConnectionBudget};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tiderace::ConnectionBudget;
+use tokio::sync::mpsc;
 use tun::Waited;
 
-use super::pool;
-use crate::observe::{Direction, DropReason, Traffic};
+use super::{
+    devices::OfferedDevice,
+    pool,
+    queue::{Inbox, Queued},
+};
+use crate::observe::Traffic;
 
-/// Packets that wait for a tunnel. Beyond them, the newest are dropped.
-const WAITING: usize = 256;
-/// Bytes that wait for a tunnel, with [`OVERHEAD`] for each packet.
-const MAX_WAITING: usize = 256 * 1024;
-/// Memory of a waiting packet beside its bytes.
-const OVERHEAD: usize = 256;
 /// Packets that are read before other work of the thread gets its turn.
 const TURN: usize = 64;
 /// Interval in which the addresses of this machine are read again.
 const OWN_ADDRESSES: Duration = Duration::from_secs(5);
-
-/// A packet that waits for its tunnel.
-pub(super) struct Queued {
-    pub(super) packet: Vec<u8>,
-    pub(super) header: Packet,
-    _charge: Charge,
-    _room: OwnedSemaphorePermit,
-}
-
-/// Queue of a tunnel, whose packets are charged to the connection of its client.
-#[derive(Clone)]
-struct Inbox {
-    packets: mpsc::Sender<Queued>,
-    room: Arc<Semaphore>,
-    memory: ConnectionBudget,
-    traffic: Arc<Traffic>,
-}
-
-impl Inbox {
-    fn push(&self, packet: &[u8], header: Packet) {
-        let size = packet.len() + OVERHEAD;
-        let room = u32::try_from(size).ok().and_then(|size| self.room.clone().try_acquire_many_owned(size).ok());
-        let charge = self.memory.charge(size as u64);
-        let is_queued = room.zip(charge).is_some_and(|(room, charge)| {
-            let queued = Queued { packet: packet.to_vec(), header, _charge: charge, _room: room };
-            self.packets.try_send(queued).is_ok()
-        });
-        if !is_queued {
-            self.traffic.on_drop(Direction::Down, DropReason::QueueFull);
-        }
-    }
-}
 
 /// State of a device that its thread shares.
 struct Shared {
@@ -67,9 +39,48 @@ struct Shared {
     /// Tunnels by the addresses of their clients. One that has not begun takes no packets.
     tunnels: Mutex<HashMap<IpAddr, Option<Inbox>>>,
     own: RwLock<Arc<[IpAddr]>>,
+    /// Packets that the newer process has read, in place of those of the device.
+    passed_on: Mutex<Option<Arc<tun::Device>>>,
+    /// A newer process gives addresses. Set under the lock of `tunnels`.
+    is_handed_over: AtomicBool,
+    older: Mutex<Vec<OlderProcess>>,
+}
+
+/// Older process with tunnels of its own.
+struct OlderProcess {
+    packets: UnixDatagram,
+    addresses: HashSet<IpAddr>,
+}
+
+impl OlderProcess {
+    /// An empty datagram is no packet, and finds nobody when the process has ended.
+    fn is_alive(&self) -> bool {
+        !self.packets.send(&[]).is_err_and(|error| error.kind() != io::ErrorKind::WouldBlock)
+    }
 }
 
 impl Shared {
+    fn new(device: tun::Device, older: Vec<OlderProcess>) -> Self {
+        let this = Self {
+            device,
+            tunnels: Mutex::default(),
+            own: RwLock::new(Arc::from([])),
+            passed_on: Mutex::default(),
+            is_handed_over: AtomicBool::new(false),
+            older: Mutex::new(older),
+        };
+        this.read_own_addresses();
+        this
+    }
+
+    fn older(&self) -> MutexGuard<'_, Vec<OlderProcess>> {
+        self.older.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn passed_on(&self) -> MutexGuard<'_, Option<Arc<tun::Device>>> {
+        self.passed_on.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn tunnels(&self) -> MutexGuard<'_, HashMap<IpAddr, Option<Inbox>>> {
         self.tunnels.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -84,8 +95,17 @@ impl Shared {
     fn dispatch(&self, packet: &[u8]) {
         let Ok(header) = Packet::parse(packet) else { return };
         let inbox = self.tunnels().get(&header.destination).cloned();
-        if let Some(Some(inbox)) = inbox {
-            inbox.push(packet, header);
+        match inbox {
+            Some(Some(inbox)) => inbox.push(packet, header),
+            Some(None) => {}
+            None => {
+                let older = self.older();
+                let has_it = |process: &&OlderProcess| process.addresses.contains(&header.destination);
+                if let Some(process) = older.iter().find(has_it) {
+                    // One for which the process has no room is lost, as at its device.
+                    let _ = process.packets.send(packet);
+                }
+            }
         }
     }
 
@@ -94,22 +114,30 @@ impl Shared {
         let mut read_at = Instant::now();
         let mut buffer = vec![0; MAX_PACKET];
         loop {
-            let waited = match self.device.wait(stop.as_fd(), OWN_ADDRESSES) {
+            let newer = self.passed_on().clone();
+            let source = newer.as_deref().unwrap_or(&self.device);
+            let waited = match source.wait(stop.as_fd(), OWN_ADDRESSES) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 waited => waited?,
             };
             if waited == Waited::Stopped {
-                return Ok(());
+                // A byte says that the source is another one.
+                match (&*stop).read(&mut [0; 16])? {
+                    0 => return Ok(()),
+                    _ => continue,
+                }
             }
             if read_at.elapsed() >= OWN_ADDRESSES {
                 self.read_own_addresses();
                 read_at = Instant::now();
             }
             for _ in 0..TURN {
-                match self.device.read(&mut buffer) {
+                match source.read(&mut buffer) {
                     Ok(length) => self.dispatch(&buffer[..length]),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    // The newer process has ended: the device is read again as soon as that is noticed.
+                    Err(_) if newer.is_some() => break,
                     Err(error) => return Err(error),
                 }
             }
@@ -120,31 +148,108 @@ impl Shared {
 /// An open device. Its thread ends when this is dropped.
 pub(super) struct TunDevice {
     shared: Arc<Shared>,
-    _stop: UnixStream,
+    /// Wakes the thread with a byte, and ends it when it is closed.
+    stop: UnixStream,
+    /// The thread's end, until it has begun.
+    stopped: Mutex<Option<UnixStream>>,
+    /// Own end of the socket that a newer process was offered.
+    offered: Mutex<Option<UnixDatagram>>,
 }
 
 impl TunDevice {
-    fn open(name: &str) -> io::Result<Self> {
+    pub(super) fn open(name: &str) -> io::Result<Self> {
         Self::begin(tun::Device::open(name)?)
     }
 
     /// Starts the thread of an open device.
     pub(super) fn begin(device: tun::Device) -> io::Result<Self> {
-        let own = RwLock::new(Arc::from([]));
-        let shared = Arc::new(Shared { device, tunnels: Mutex::default(), own });
-        shared.read_own_addresses();
+        let this = Self::new(Shared::new(device, Vec::new()))?;
+        this.start()?;
+        Ok(this)
+    }
+
+    /// A device of an older process, which reads it until [`start`](Self::start).
+    pub(super) fn take_over(name: &str, OfferedDevice { file, packets }: OfferedDevice) -> io::Result<Self> {
+        let device = tun::Device::from_file(file, name.to_owned())?;
+        let older = packets.into_iter().map(|packets| OlderProcess { packets, addresses: HashSet::new() });
+        Self::new(Shared::new(device, older.collect()))
+    }
+
+    fn new(shared: Shared) -> io::Result<Self> {
         let (stop, stopped) = UnixStream::pair()?;
-        let reading = shared.clone();
-        thread::Builder::new().name("tun".to_owned()).spawn(move || {
+        let stopped = Mutex::new(Some(stopped));
+        Ok(Self { shared: Arc::new(shared), stop, stopped, offered: Mutex::default() })
+    }
+
+    /// Starts the thread, if it has not begun.
+    pub(super) fn start(&self) -> io::Result<()> {
+        let Some(stopped) = self.stopped.lock().unwrap_or_else(PoisonError::into_inner).take() else { return Ok(()) };
+        let reading = self.shared.clone();
+        let run = move || {
             if let Err(error) = reading.run(&stopped) {
                 tracing::error!("the TUN device {} cannot be read: {error}", reading.device.name());
             }
-        })?;
-        Ok(Self { shared, _stop: stop })
+        };
+        thread::Builder::new().name("tun".to_owned()).spawn(run).map(drop)
+    }
+
+    /// Descriptors for a newer process: the device, a socket to this process, and those to older ones.
+    pub(super) fn offer(&self) -> io::Result<Vec<OwnedFd>> {
+        let (own, other) = UnixDatagram::pair()?;
+        // All ends of a socket wait, or none does.
+        other.set_nonblocking(true)?;
+        let mut descriptors = vec![self.shared.device.as_fd().try_clone_to_owned()?, OwnedFd::from(other)];
+        for process in &*self.shared.older() {
+            descriptors.push(process.packets.as_fd().try_clone_to_owned()?);
+        }
+        *self.offered.lock().unwrap_or_else(PoisonError::into_inner) = Some(own);
+        Ok(descriptors)
+    }
+
+    /// Takes packets of the newer process from now on, and gives no more addresses. Returns those in use, of this process first.
+    pub(super) fn pause(&self) -> Vec<Vec<IpAddr>> {
+        let own = {
+            let tunnels = self.shared.tunnels();
+            self.shared.is_handed_over.store(true, Ordering::Relaxed);
+            tunnels.keys().copied().collect()
+        };
+        let older: Vec<Vec<IpAddr>> =
+            self.shared.older().iter().map(|process| process.addresses.iter().copied().collect()).collect();
+        let offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Packets arrive at the socket as at a device.
+        let name = self.shared.device.name().to_owned();
+        let packets = offered.and_then(|own| tun::Device::from_file(OwnedFd::from(own).into(), name).ok());
+        *self.shared.passed_on() = packets.map(Arc::new);
+        self.wake();
+        [vec![own], older].concat()
+    }
+
+    /// Reads the device again, and gives addresses.
+    pub(super) fn resume(&self) {
+        *self.shared.passed_on() = None;
+        self.shared.is_handed_over.store(false, Ordering::Relaxed);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // A thread that has ended needs none.
+        let _ = (&self.stop).write(&[0]);
+    }
+
+    /// Addresses that tunnels of older processes have, in the order of their sockets.
+    pub(super) fn set_older(&self, addresses: Vec<Vec<IpAddr>>) {
+        for (process, addresses) in self.shared.older().iter_mut().zip(addresses) {
+            process.addresses = addresses.into_iter().collect();
+        }
+    }
+
+    /// Returns whether a newer process gives addresses.
+    pub(super) fn is_handed_over(&self) -> bool {
+        self.shared.is_handed_over.load(Ordering::Relaxed)
     }
 
     /// Gives the device its addresses. Without the privilege it stays as the operator has set it up.
-    fn configure(&self, pools: &[Prefix], mtu: u16) -> io::Result<()> {
+    pub(super) fn configure(&self, pools: &[Prefix], mtu: u16) -> io::Result<()> {
         let device = &self.shared.device;
         let interface = device.interface()?;
         let configured = interface.set_mtu(mtu.into()).and_then(|()| {
@@ -188,10 +293,19 @@ impl TunDevice {
         let mut random = [0; 16];
         let _ = aws_lc_rs::rand::fill(&mut random);
         let mut tunnels = self.shared.tunnels();
+        if self.is_handed_over() {
+            return None;
+        }
+        let mut older = self.shared.older();
+        older.retain(OlderProcess::is_alive);
+        let count: usize = older.iter().map(|process| process.addresses.len()).sum();
         let mut lease = Lease { device: self.clone(), addresses: Vec::new() };
         for pool in pools {
-            let is_taken = |address: IpAddr| tunnels.contains_key(&address);
-            let Some(address) = pool::choose(*pool, u128::from_ne_bytes(random), tunnels.len(), is_taken) else {
+            let is_taken = |address: IpAddr| {
+                tunnels.contains_key(&address) || older.iter().any(|process| process.addresses.contains(&address))
+            };
+            let taken = tunnels.len() + count;
+            let Some(address) = pool::choose(*pool, u128::from_ne_bytes(random), taken, is_taken) else {
                 // The lease locks the table when it is dropped.
                 drop(tunnels);
                 return None;
@@ -220,9 +334,7 @@ impl Lease {
 
     /// Packets to the addresses, from now on. They are charged while they wait.
     pub(super) fn packets(&self, memory: &ConnectionBudget, traffic: &Arc<Traffic>) -> mpsc::Receiver<Queued> {
-        let (packets, waiting) = mpsc::channel(WAITING);
-        let room = Arc::new(Semaphore::new(MAX_WAITING));
-        let inbox = Inbox { packets, room, memory: memory.clone(), traffic: traffic.clone() };
+        let (inbox, waiting) = Inbox::new(memory, traffic);
         let mut tunnels = self.device.shared.tunnels();
         for address in &self.addresses {
             tunnels.insert(*address, Some(inbox.clone()));
@@ -236,67 +348,6 @@ impl Drop for Lease {
         let mut tunnels = self.device.shared.tunnels();
         for address in &self.addresses {
             tunnels.remove(address);
-        }
-    }
-}
-
-/// Open devices by name. Outlives reloads: a device stays open while a generation or a tunnel has it.
-#[derive(Default)]
-pub(crate) struct TunDevices(Mutex<HashMap<String, Weak<TunDevice>>>);
-
-impl TunDevices {
-    /// The device of this name, opened if it is not.
-    pub(super) fn open(&self, name: &str, pools: &[Prefix], mtu: u16) -> io::Result<Arc<TunDevice>> {
-        let mut devices = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let device = match devices.get(name).and_then(Weak::upgrade) {
-            Some(device) => device,
-            None => Arc::new(TunDevice::open(name)?),
-        };
-        device.configure(pools, mtu)?;
-        devices.retain(|_, device| device.strong_count() > 0);
-        devices.insert(name.to_owned(), Arc::downgrade(&device));
-        Ok(device)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tiderace::ProcessBudget;
-
-    use super::*;
-    use crate::metrics::{Metrics, TunnelKind};
-
-    /// A client that reads nothing: what waits for it is bounded in number and bytes, charged, and given back.
-    #[tokio::test]
-    async fn packets_that_wait_are_bounded_and_charged() {
-        let packet = |length: usize| {
-            let mut packet = vec![0; length];
-            packet[0] = 0x45;
-            packet[2..4].copy_from_slice(&u16::try_from(length).unwrap().to_be_bytes());
-            packet
-        };
-        let process = ProcessBudget::default();
-        for (length, limit, count) in [
-            (20, 1 << 30, WAITING),
-            (9_000, 1 << 30, MAX_WAITING / (9_000 + OVERHEAD)),
-            (1_000, 10 * (1_000 + OVERHEAD) as u64, 10),
-        ] {
-            let memory = ConnectionBudget::new(limit, &process);
-            let traffic =
-                Traffic::new(TunnelKind::Ip, String::new(), String::new(), None, &Arc::new(Metrics::default()));
-            let (packets, mut waiting) = mpsc::channel(WAITING);
-            let room = Arc::new(Semaphore::new(MAX_WAITING));
-            let inbox = Inbox { packets, room, memory: memory.clone(), traffic: Arc::new(traffic) };
-            let packet = packet(length);
-            for _ in 0..1_000 {
-                inbox.push(&packet, Packet::parse(&packet).unwrap());
-            }
-            assert_eq!(waiting.len(), count, "{length}");
-            assert_eq!(memory.held(), (count * (length + OVERHEAD)) as u64);
-            while waiting.try_recv().is_ok() {}
-            assert_eq!(memory.held(), 0);
-            inbox.push(&packet, Packet::parse(&packet).unwrap());
-            assert_eq!(waiting.len(), 1, "there is room again");
         }
     }
 }

@@ -1,13 +1,16 @@
 //! IP proxy of a route: tunnels for IP packets (CONNECT-IP, RFC 9484).
 //!
-//! The files, in the order in which a request meets them: `pool` chooses addresses; `device` is the TUN device; `policy` judges packets;
-//! `tunnel` takes those of the client, `over_h3` and `over_stream` carry both directions.
+//! The files, in the order in which a request meets them: `pool` chooses addresses; `device` is the TUN device, and `devices` passes it on
+//! in an upgrade; `queue` has packets that wait for a tunnel; `policy` judges packets; `tunnel` takes those of the client, `over_h3` and
+//! `over_stream` carry both directions.
 
 mod device;
+mod devices;
 mod over_h3;
 mod over_stream;
 mod policy;
 mod pool;
+mod queue;
 #[cfg(test)]
 mod tests;
 mod tunnel;
@@ -28,7 +31,7 @@ use http::{Method, Request};
 use tiderace::Charge;
 use tokio::time::Instant;
 
-pub(crate) use self::device::TunDevices;
+pub(crate) use self::devices::{OfferedDevice, TunDevices};
 pub(super) use self::tunnel::IpTunnel;
 use self::{device::TunDevice, policy::Policy};
 use super::{
@@ -71,7 +74,7 @@ pub(crate) struct IpProxy {
     metrics: Arc<Metrics>,
     devices: Arc<TunDevices>,
     pools: Vec<Prefix>,
-    /// `None` while another process has the device.
+    /// `None` while another program has the device.
     device: Mutex<Option<Arc<TunDevice>>>,
 }
 
@@ -255,7 +258,11 @@ impl IpProxy {
         if routes.is_empty() {
             return Err(Refusal::NoAddress("the proxy has no addresses of the IP version of the target"));
         }
-        let lease = device.lease(&pools).ok_or(Refusal::NoAddress("the proxy has no addresses left"))?;
+        let lease = device.lease(&pools).ok_or_else(|| match device.is_handed_over() {
+            // On a connection from before the upgrade: on a new one the newer process answers.
+            true => Refusal::Device("a newer process opens new tunnels".to_owned()),
+            false => Refusal::NoAddress("the proxy has no addresses left"),
+        })?;
         let addresses: Vec<String> = lease.addresses().iter().map(ToString::to_string).collect();
         let traffic = Traffic::new(TunnelKind::Ip, scope.to_string(), addresses.join(" "), user, &self.metrics);
         let traffic = Arc::new(traffic);

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::{
     super::udp::{End, Idle, in_the_middle},
-    device::Queued,
+    queue::Queued,
     tunnel::{IpTunnel, Reply, held_too_much, new_capsules},
 };
 use crate::{

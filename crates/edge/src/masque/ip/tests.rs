@@ -96,15 +96,15 @@ async fn an_address_is_kept_until_the_tunnel_ends() {
     let carrying = tokio::spawn(tunnel.over_stream(client, charge));
     // A packet of the target comes through.
     let [IpAddr::V4(own), IpAddr::V6(_)] = addresses[..] else { panic!("{addresses:?}") };
-    let packet = [&[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0][..], &TARGET, &own.octets(), &[0, 53, 1, 1, 0, 8, 0, 0]];
-    kernel.send(&packet.concat()).unwrap();
+    let packet = packet_to(own.into());
+    kernel.send(&packet).unwrap();
     let mut capsules = Capsules::new(10_000);
     let mut buffer = [0; 1_000];
     loop {
         let length = far_end.read(&mut buffer).await.unwrap();
         capsules.push(&buffer[..length]);
         let mut found = std::iter::from_fn(|| capsules.take().unwrap());
-        if found.any(|found| found.ty == capsule::DATAGRAM && found.value[1..] == packet.concat()) {
+        if found.any(|found| found.ty == capsule::DATAGRAM && found.value[1..] == packet) {
             break;
         }
     }
@@ -112,6 +112,81 @@ async fn an_address_is_kept_until_the_tunnel_ends() {
     far_end.shutdown().await.unwrap();
     assert!(matches!(carrying.await.unwrap(), End::Client));
     assert!(!addresses.iter().any(|address| device.is_leased(*address)));
+}
+
+/// A packet of the target to an address.
+fn packet_to(address: IpAddr) -> Vec<u8> {
+    let IpAddr::V4(address) = address else { panic!("an address of IPv6") };
+    let head = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0];
+    [&head[..], &TARGET, &address.octets(), &[0, 53, 1, 1, 0, 8, 0, 0]].concat()
+}
+
+fn traffic() -> Arc<Traffic> {
+    Arc::new(Traffic::new(TunnelKind::Ip, String::new(), String::new(), None, &Arc::default()))
+}
+
+/// Three processes, one after the other, as in two upgrades, and then the last one is gone.
+#[tokio::test]
+async fn packets_find_the_process_that_has_their_tunnel() {
+    let pool: Prefix = "10.89.0.0/29".parse().unwrap();
+    let memory = budget();
+    let (kernel, file) = UnixDatagram::pair().unwrap();
+    let file = tun::Device::from_file(OwnedFd::from(file).into(), "test".to_owned()).unwrap();
+    let mut processes = vec![Arc::new(TunDevice::begin(file).unwrap())];
+    let mut tunnels = Vec::new();
+    for number in 0..3 {
+        if number > 0 {
+            let older = &processes[number - 1];
+            let mut descriptors = older.offer().unwrap().into_iter();
+            let file = descriptors.next().unwrap().into();
+            let packets: Vec<_> = descriptors.map(UnixDatagram::from).collect();
+            assert_eq!(packets.len(), number, "a socket to each older process");
+            let newer = TunDevice::take_over("test", OfferedDevice { file, packets }).unwrap();
+            newer.set_older(older.pause());
+            assert!(older.lease(&[pool]).is_none() && older.is_handed_over(), "the newer process gives addresses");
+            newer.start().unwrap();
+            processes.push(Arc::new(newer));
+        }
+        let lease = processes[number].lease(&[pool]).unwrap();
+        let waiting = lease.packets(&memory, &traffic());
+        tunnels.push((lease, waiting));
+    }
+    let addresses: Vec<IpAddr> = tunnels.iter().map(|(lease, _)| lease.addresses()[0]).collect();
+    assert!(addresses[0] != addresses[1] && addresses[1] != addresses[2] && addresses[0] != addresses[2]);
+    for (address, (_, waiting)) in addresses.iter().zip(&mut tunnels) {
+        kernel.send(&packet_to(*address)).unwrap();
+        assert_eq!(waiting.recv().await.unwrap().packet, packet_to(*address));
+    }
+    // Of five addresses two are left while the older processes are there.
+    let more = [processes[2].lease(&[pool]), processes[2].lease(&[pool]), processes[2].lease(&[pool])];
+    assert_eq!(more.iter().filter(|lease| lease.is_some()).count(), 2);
+    drop(more);
+    let (first, _) = tunnels.remove(0);
+    drop((first, processes.remove(0)));
+    // The thread of the first process closes its socket when it ends.
+    let begun = std::time::Instant::now();
+    loop {
+        let leases: Vec<_> = std::iter::from_fn(|| processes[1].lease(&[pool])).collect();
+        if leases.len() == 3 {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{} addresses are free", leases.len());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // The newest process is gone: the one before reads the device again.
+    let last = tunnels.pop().unwrap();
+    drop((last, processes.pop()));
+    processes[0].resume();
+    let (address, waiting) = (addresses[1], &mut tunnels[0].1);
+    loop {
+        kernel.send(&packet_to(address)).unwrap();
+        // The thread of the other process may have taken one.
+        if let Ok(found) = tokio::time::timeout(Duration::from_millis(200), waiting.recv()).await {
+            assert_eq!(found.unwrap().packet, packet_to(address));
+            break;
+        }
+    }
+    assert!(processes[0].lease(&[pool]).is_some());
 }
 
 /// RFC 9484 §4.1 MUST-6

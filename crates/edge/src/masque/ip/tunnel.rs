@@ -21,8 +21,9 @@ use tokio::{sync::mpsc, time::Instant};
 
 use super::{
     super::{clients::TunnelPlace, udp::End},
-    device::{Lease, Queued},
+    device::Lease,
     policy::{Judgement, Policy, singles},
+    queue::Queued,
 };
 use crate::{
     ending::{Ending, ErrorWithEnding},
