@@ -13,13 +13,22 @@ use std::{
 use wire::proxy;
 
 /// Binds `count` sockets to one address; their order is that of their numbers in the kernel's group.
+///
+/// The first is bound for itself: the kernel would let it join sockets of another endpoint of the same user, which has the address or is about
+/// to end, and each would get a share of all clients.
 pub(crate) fn bind(address: SocketAddr, count: u8) -> io::Result<Vec<UdpSocket>> {
     let mut sockets = Vec::with_capacity(count.into());
     let mut address = address;
     for _ in 0..count {
         let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::DGRAM, None)?;
-        set_option(&socket, libc::SO_REUSEPORT, &1i32)?;
+        let is_first = sockets.is_empty();
+        if !is_first {
+            set_option(&socket, libc::SO_REUSEPORT, &1i32)?;
+        }
         socket.bind(&address.into())?;
+        if is_first {
+            set_option(&socket, libc::SO_REUSEPORT, &1i32)?;
+        }
         let socket = UdpSocket::from(socket);
         // The system has chosen the port of the first one.
         address = socket.local_addr()?;

@@ -32,7 +32,7 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     let client: Value = serde_json::from_str(&ended.stdout).with_context(|| ended.reason())?;
     let text = std::fs::read_to_string(&answer).with_context(|| format!("read {answer}"))?;
     let server = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let server = server.filter(|line| line["event"] == "soak").last().context("the server judged nothing")?;
+    let server = server.filter(|line| line["event"] == "soak").next_back().context("the server judged nothing")?;
     ["client", "server"].into_iter().zip([&client["soak"], &server["soak"]]).map(|(end, soak)| row(end, soak)).collect()
 }
 

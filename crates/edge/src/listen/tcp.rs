@@ -76,10 +76,15 @@ pub(super) fn sockets(address: SocketAddr, count: usize) -> io::Result<Vec<StdLi
             socket.set_only_v6(false)?;
         }
         socket.set_reuse_address(true)?;
-        if count > 1 {
+        // The first is bound for itself: the kernel would let it join the sockets of another process of the same user.
+        let is_first = sockets.is_empty();
+        if !is_first {
             socket.set_reuse_port(true)?;
         }
         socket.bind(&address.into())?;
+        if is_first && count > 1 {
+            socket.set_reuse_port(true)?;
+        }
         socket.listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
         let socket = StdListener::from(socket);

@@ -8,7 +8,7 @@ use super::{Prefix, PrefixFault};
 pub const ADDRESS_ASSIGN: u64 = 0x01;
 /// Type of [`AddressRequest`].
 pub const ADDRESS_REQUEST: u64 = 0x02;
-/// Type of [`RouteAdvertisement`].
+/// Type of [`RouteAdvertisement`](super::RouteAdvertisement).
 pub const ROUTE_ADVERTISEMENT: u64 = 0x03;
 
 /// Fault of a capsule: the stream has to be aborted.
