@@ -4,8 +4,10 @@ mod gateway;
 mod scratch;
 
 use std::{
+    io::Read as _,
     path::PathBuf,
     process::{Command, Stdio},
+    time::{Duration, Instant},
 };
 
 use gateway::{Gateway, edge};
@@ -144,7 +146,7 @@ fn the_state_is_for_people_and_for_programs() {
 
 #[test]
 fn a_check_knows_the_gateway_that_runs_and_other_programs() {
-    let (_folder, file) = site("check", "listen = \"127.0.0.1:0\"\n", "[admin]\nsocket = \"edge.sock\"\n");
+    let (_folder, file) = site("check", "listen = \"127.0.0.1:0\"\nworkers = 2\n", "[admin]\nsocket = \"edge.sock\"\n");
     let gateway = Gateway::start(&file);
     let text = std::fs::read_to_string(&file).unwrap();
     let listen = format!("listen = \"{}\"", gateway.address);
@@ -167,6 +169,22 @@ fn a_check_knows_the_gateway_that_runs_and_other_programs() {
         error.contains("edge.toml:1: listen: cannot listen at") && error.contains("hint: another program"),
         "{error}"
     );
+    // The kernel would let several workers of the same user join those that run, and each gateway would get a share of all clients.
+    let mut second = edge("run", &file).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    let status = loop {
+        match second.try_wait().unwrap() {
+            Some(status) => break status,
+            None if begun.elapsed() > Duration::from_secs(20) => {
+                second.kill().unwrap();
+                panic!("a second gateway runs at the address of the first");
+            }
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    let mut said = String::new();
+    second.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(status.code() == Some(2) && said.contains("cannot listen at"), "{status} {said}");
     let (code, out, error) = check(&["--no-addresses"]);
     assert_eq!(code, Some(0), "{error}");
     assert!(out.contains("2 warnings") && error.contains("`nothing.invalid` cannot be resolved"), "{out}{error}");
