@@ -80,7 +80,7 @@ fn settings_of_the_kernels_tcp_are_at_work() {
         "kernel-cubic:http1:3",
         "kernel-cubic:fast-open:tls1.2",
         "kernel-reno:mptcp:buffer=64KiB",
-        "kernel-cubic:http1:fast-open",
+        "kernel-cubic:http1:fast-open:x25519",
     ];
     let cc = names.join(",");
     let arguments = ["lab", "run", file, "--real-time", "--accept-busy", "--cc", &cc, "--out", out];
@@ -109,6 +109,7 @@ fn settings_of_the_kernels_tcp_are_at_work() {
     assert_eq!(shown(&runs[0], "http").as_deref(), Some("1.1"));
     assert_eq!(shown(&runs[0], "connections").as_deref(), Some("3"));
     assert_eq!(shown(&runs[1], "tls").as_deref(), Some("1.2"));
+    assert_eq!(shown(&runs[3], "key-exchange").as_deref(), Some("x25519"));
     assert_eq!(shown(&runs[2], "mptcp").as_deref(), Some("on"));
     assert_eq!(shown(&runs[2], "buffer").as_deref(), Some("65536"));
 }

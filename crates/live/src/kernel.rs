@@ -112,6 +112,7 @@ impl Contender for Kernel {
             (true, "congestion", self.controller.to_owned()),
             (recipe.http1, "http", "1.1".to_owned()),
             (recipe.tls12, "tls", "1.2".to_owned()),
+            (recipe.x25519, "key-exchange", "x25519".to_owned()),
             (recipe.connections > 1, "connections", recipe.connections.to_string()),
             (recipe.fast_open, "fast-open", "on".to_owned()),
             (recipe.mptcp, "mptcp", "on".to_owned()),

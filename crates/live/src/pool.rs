@@ -28,6 +28,8 @@ pub(crate) struct Pool {
     events: VecDeque<HostEvent>,
     /// Connection that is asked first for the next stream.
     turn: usize,
+    /// Connections that have had a stream: while others are being made, they get no second one, which would be one less for those.
+    used: Vec<bool>,
     /// The application was told that there is a connection.
     is_established: bool,
 }
@@ -37,6 +39,7 @@ impl Pool {
     pub(crate) fn new(making: Vec<Making>) -> Self {
         Self {
             links: making.iter().map(|_| None).collect(),
+            used: vec![false; making.len()],
             making: making.into_iter().map(Some).collect(),
             events: VecDeque::new(),
             turn: 0,
@@ -75,9 +78,14 @@ impl Pool {
     }
 
     /// The first stream that a connection has to give, beginning with the one whose turn it is.
-    fn first(&mut self, from: usize, give: impl Fn(&mut dyn Link) -> Option<Stream>) -> Option<(usize, Stream)> {
+    fn first(
+        &mut self,
+        from: usize,
+        may: impl Fn(usize) -> bool,
+        give: impl Fn(&mut dyn Link) -> Option<Stream>,
+    ) -> Option<(usize, Stream)> {
         let count = self.links.len();
-        (0..count).map(|step| (from + step) % count).find_map(|place| {
+        (0..count).map(|step| (from + step) % count).filter(|place| may(*place)).find_map(|place| {
             let stream = give(self.links[place].as_deref_mut()?)?;
             Some((place, outer(stream, place, count)))
         })
@@ -106,13 +114,15 @@ impl Host for Pool {
     }
 
     fn open(&mut self) -> Option<Stream> {
-        let (place, stream) = self.first(self.turn, |link| link.open())?;
-        self.turn = place + 1;
+        let are_made = self.making.iter().all(Option::is_none);
+        let used = self.used.clone();
+        let (place, stream) = self.first(self.turn, |place| are_made || !used[place], |link| link.open())?;
+        (self.turn, self.used[place]) = (place + 1, true);
         Some(stream)
     }
 
     fn accept(&mut self) -> Option<Stream> {
-        self.first(0, |link| link.accept()).map(|(_, stream)| stream)
+        self.first(0, |_| true, |link| link.accept()).map(|(_, stream)| stream)
     }
 
     fn write(&mut self, stream: Stream, data: &mut Bytes) -> Written {
@@ -139,5 +149,72 @@ impl Host for Pool {
 
     fn receive_datagram(&mut self) -> Option<Bytes> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, rc::Rc, task::Waker};
+
+    use super::*;
+
+    /// A connection whose every request for a stream is granted.
+    struct Willing(Stream);
+
+    impl Link for Willing {
+        fn poll(&mut self, _cx: &mut Context<'_>) {}
+    }
+
+    impl Host for Willing {
+        fn poll_event(&mut self) -> Option<HostEvent> {
+            None
+        }
+
+        fn open(&mut self) -> Option<Stream> {
+            self.0 += 1;
+            Some(self.0 - 1)
+        }
+
+        fn accept(&mut self) -> Option<Stream> {
+            None
+        }
+
+        fn write(&mut self, _stream: Stream, _data: &mut Bytes) -> Written {
+            Written::Closed
+        }
+
+        fn finish(&mut self, _stream: Stream) {}
+
+        fn read(&mut self, _stream: Stream, _sink: &mut dyn FnMut(&[u8])) -> ReadEnd {
+            ReadEnd::Blocked
+        }
+
+        fn send_datagram(&mut self, _data: Bytes) -> bool {
+            false
+        }
+
+        fn receive_datagram(&mut self) -> Option<Bytes> {
+            None
+        }
+    }
+
+    #[test]
+    fn streams_wait_for_connections_that_are_being_made() {
+        let is_late = Rc::new(Cell::new(true));
+        let late = Rc::clone(&is_late);
+        let second = std::future::poll_fn(move |_| match late.get() {
+            true => Poll::Pending,
+            false => Poll::Ready(Ok(Box::new(Willing(0)) as Box<dyn Link>)),
+        });
+        let first: Making = Box::pin(async { Ok(Box::new(Willing(0)) as Box<dyn Link>) });
+        let mut pool = Pool::new(vec![first, Box::pin(second)]);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert_eq!(pool.open(), None);
+        pool.poll(&mut cx);
+        assert_eq!([pool.open(), pool.open()], [Some(0), None], "the second is for the other connection");
+        is_late.set(false);
+        pool.poll(&mut cx);
+        assert_eq!([pool.open(), pool.open(), pool.open()], [Some(1), Some(2), Some(3)], "in turn");
+        assert_eq!((inner(5, 2), outer(2, 1, 2)), ((2, 1), 5));
     }
 }

@@ -18,6 +18,8 @@ pub(crate) struct Recipe {
     pub(crate) fast_open: bool,
     /// TLS 1.2 in place of 1.3: one more round trip.
     pub(crate) tls12: bool,
+    /// Key exchange of X25519 alone: a ClientHello without a post-quantum key fits in one packet.
+    pub(crate) x25519: bool,
     /// Multipath TCP (RFC 8684), over the one path that there is.
     pub(crate) mptcp: bool,
     /// Send buffer (`SO_SNDBUF`) in place of one that the kernel tunes.
@@ -26,14 +28,22 @@ pub(crate) struct Recipe {
 
 impl Default for Recipe {
     fn default() -> Self {
-        Self { http1: false, connections: 1, fast_open: false, tls12: false, mptcp: false, send_buffer: None }
+        Self {
+            http1: false,
+            connections: 1,
+            fast_open: false,
+            tls12: false,
+            x25519: false,
+            mptcp: false,
+            send_buffer: None,
+        }
     }
 }
 
 impl Recipe {
     /// Settings that a name may carry, for messages.
     pub(crate) const GRAMMAR: &str =
-        "`:http1`, `:2` to `:8` (connections), `:fast-open`, `:tls1.2`, `:mptcp`, `:buffer=SIZE`";
+        "`:http1`, `:2` to `:8` (connections), `:fast-open`, `:tls1.2`, `:x25519`, `:mptcp`, `:buffer=SIZE`";
 
     /// The protocols, for people.
     pub(crate) fn protocol(self) -> String {
@@ -57,6 +67,7 @@ impl FromStr for Recipe {
                 None if part == "http1" => recipe.http1 = true,
                 None if part == "fast-open" => recipe.fast_open = true,
                 None if part == "tls1.2" => recipe.tls12 = true,
+                None if part == "x25519" => recipe.x25519 = true,
                 None if part == "mptcp" => recipe.mptcp = true,
                 None if !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()) => {
                     recipe.connections = part
@@ -82,8 +93,13 @@ impl FromStr for Recipe {
 
 impl fmt::Display for Recipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let flags =
-            [(self.http1, "http1"), (self.fast_open, "fast-open"), (self.tls12, "tls1.2"), (self.mptcp, "mptcp")];
+        let flags = [
+            (self.http1, "http1"),
+            (self.fast_open, "fast-open"),
+            (self.tls12, "tls1.2"),
+            (self.x25519, "x25519"),
+            (self.mptcp, "mptcp"),
+        ];
         for (_, name) in flags.into_iter().filter(|(is_set, _)| *is_set) {
             write!(f, ":{name}")?;
         }
@@ -104,7 +120,7 @@ mod tests {
 
     #[test]
     fn names_have_one_spelling() {
-        for text in ["", ":http1:6", ":fast-open:tls1.2:mptcp:8:buffer=128KiB", ":buffer=5000"] {
+        for text in ["", ":http1:6", ":fast-open:tls1.2:x25519:mptcp:8:buffer=128KiB", ":buffer=5000"] {
             assert_eq!(text.parse::<Recipe>().unwrap().to_string(), text);
         }
         assert_eq!(":4:http1".parse::<Recipe>().unwrap().to_string(), ":http1:4");

@@ -6,7 +6,7 @@ use emu::network::{
     CLIENT, Namespace, SERVER, TcpInfo, accept_fast_open, address, connect_fast_open, is_multipath, now,
 };
 use lab::{contender::Evidence, workload::App};
-use rustls::{CommonState, ProtocolVersion};
+use rustls::{CommonState, NamedGroup, ProtocolVersion};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -32,13 +32,15 @@ pub(crate) struct Seat {
     pub(crate) before: TcpInfo,
     /// Versions of HTTP and TLS that the last handshake has agreed on.
     agreed: Option<(&'static str, &'static str)>,
+    /// Handshakes with a key exchange of X25519.
+    classic: u64,
 }
 
 pub(crate) type Shared = Rc<RefCell<Seat>>;
 
 impl Seat {
     pub(crate) fn new(app: App) -> Shared {
-        Rc::new(RefCell::new(Self { app, sockets: Vec::new(), before: TcpInfo::default(), agreed: None }))
+        Rc::new(RefCell::new(Self { app, sockets: Vec::new(), before: TcpInfo::default(), agreed: None, classic: 0 }))
     }
 
     /// Figures of each socket.
@@ -55,6 +57,8 @@ impl Seat {
         let http = if tls.alpn_protocol() == Some(b"h2") { "2" } else { "1.1" };
         let version = if tls.protocol_version() == Some(ProtocolVersion::TLSv1_2) { "1.2" } else { "1.3" };
         self.agreed = Some((http, version));
+        let classic = tls.negotiated_key_exchange_group().is_some_and(|group| group.name() == NamedGroup::X25519);
+        self.classic += u64::from(classic);
     }
 
     /// Signs on the sockets that the settings of the recipe are at work, and the controller.
@@ -78,6 +82,9 @@ impl Seat {
         }
         if recipe.tls12 {
             all.push(of("tls", tls.to_owned(), "connections that sent data", used));
+        }
+        if recipe.x25519 {
+            all.push(of("key-exchange", "x25519".to_owned(), "handshakes with it", self.classic));
         }
         if recipe.connections > 1 {
             all.push(of("connections", recipe.connections.to_string(), "connections that sent data", used));

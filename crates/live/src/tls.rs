@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
+    client::Resumption,
     pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName},
 };
 
@@ -28,7 +29,11 @@ impl Tls {
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
         let mut roots = RootCertStore::empty();
         roots.add(certificate.clone()).map_err(|error| fault(&error))?;
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+        if recipe.x25519 {
+            provider.kx_groups = vec![rustls::crypto::aws_lc_rs::kx_group::X25519];
+        }
+        let provider = Arc::new(provider);
         let only = [if recipe.tls12 { &rustls::version::TLS12 } else { &rustls::version::TLS13 }];
         let alpn = vec![if recipe.http1 { b"http/1.1".to_vec() } else { b"h2".to_vec() }];
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -37,6 +42,8 @@ impl Tls {
             .with_root_certificates(roots)
             .with_no_client_auth();
         client.alpn_protocols.clone_from(&alpn);
+        // Connections of a run are those of different clients, as with our stack.
+        client.resumption = Resumption::disabled();
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&only)
             .map_err(|error| fault(&error))?
