@@ -31,8 +31,8 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     let ended = context.commands.run("soak", &mut command, length + limit)?.ok()?;
     let client: Value = serde_json::from_str(&ended.stdout).with_context(|| ended.reason())?;
     let text = std::fs::read_to_string(&answer).with_context(|| format!("read {answer}"))?;
-    let server = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let server = server.filter(|line| line["event"] == "soak").next_back().context("the server judged nothing")?;
+    let mut server = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let server = server.rfind(|line| line["event"] == "soak").context("the server judged nothing")?;
     ["client", "server"].into_iter().zip([&client["soak"], &server["soak"]]).map(|(end, soak)| row(end, soak)).collect()
 }
 
