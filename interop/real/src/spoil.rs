@@ -9,9 +9,9 @@ use units::{RandomStream, Seed};
 /// Treatment of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spoil {
-    /// It is lost.
+    /// Loss: it does not arrive.
     Drop,
-    /// Two or three of its bits are flipped.
+    /// Damage: up to three of its bits are flipped.
     Damage,
 }
 
