@@ -2,58 +2,73 @@
 //!
 //! Packet numbers arrive nearly in order, so the list is short and almost every change happens at its upper end, or (when
 //! packets are acknowledged) at its lower end: both take constant time. Elsewhere a change costs a binary search and moves
-//! the ranges on the shorter side.
+//! the ranges on the shorter side. A set of one range, the usual one, holds no memory beside the struct.
 
-use std::collections::VecDeque;
+use std::collections::{VecDeque, vec_deque};
 use std::ops::RangeInclusive;
 
+/// No range.
+const NONE: (u64, u64) = (1, 0);
+
 /// Packet numbers as ascending, disjoint ranges between which at least one number is missing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RangeSet {
-    /// First and last number of each range.
-    ranges: VecDeque<(u64, u64)>,
+    /// First and last number of the highest range; [`NONE`] in an empty set.
+    highest: (u64, u64),
+    /// First and last number of each range below it.
+    below: VecDeque<(u64, u64)>,
+}
+
+impl Default for RangeSet {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl RangeSet {
     /// The empty set; holds no memory.
     pub(crate) const fn new() -> Self {
-        Self { ranges: VecDeque::new() }
+        Self { highest: NONE, below: VecDeque::new() }
     }
 
     /// Adds one number; false when it was there already.
     #[inline]
     pub(crate) fn insert(&mut self, number: u64) -> bool {
-        match self.ranges.back_mut() {
-            Some(last) if number == last.1 + 1 => {
-                last.1 = number;
-                true
-            }
-            Some(last) if number <= last.1 => self.insert_below(number),
-            _ => {
-                self.ranges.push_back((number, number));
-                true
-            }
+        if self.is_empty() {
+            self.highest = (number, number);
+        } else if number == self.highest.1 + 1 {
+            self.highest.1 = number;
+        } else if number <= self.highest.1 {
+            return self.insert_below(number);
+        } else {
+            self.below.push_back(self.highest);
+            self.highest = (number, number);
         }
+        true
     }
 
     /// Adds a number that is not above the highest one.
     fn insert_below(&mut self, number: u64) -> bool {
-        // The first range that ends at or after the number. There is one, as the number is not above the last.
-        let at = self.first_ending_from(number);
-        let (start, _) = self.ranges[at];
-        if start <= number {
+        if number >= self.highest.0 {
             return false;
         }
-        let joins_next = start == number + 1;
-        let joins_previous = at > 0 && self.ranges[at - 1].1 + 1 == number;
+        let at = self.below.partition_point(|&(_, end)| end < number);
+        let next = self.below.get(at).copied();
+        if next.is_some_and(|(start, _)| start <= number) {
+            return false;
+        }
+        let joins_next = next.unwrap_or(self.highest).0 == number + 1;
+        let joins_previous = at > 0 && self.below[at - 1].1 + 1 == number;
+        let start = if joins_previous { self.below[at - 1].0 } else { number };
         match (joins_previous, joins_next) {
-            (true, true) => {
-                self.ranges[at - 1].1 = self.ranges[at].1;
-                self.ranges.remove(at);
+            (_, true) => {
+                self.below.get_mut(at).unwrap_or(&mut self.highest).0 = start;
+                if joins_previous {
+                    self.below.remove(at - 1);
+                }
             }
-            (true, false) => self.ranges[at - 1].1 = number,
-            (false, true) => self.ranges[at].0 = number,
-            (false, false) => self.ranges.insert(at, (number, number)),
+            (true, false) => self.below[at - 1].1 = number,
+            (false, false) => self.below.insert(at, (number, number)),
         }
         true
     }
@@ -64,7 +79,7 @@ impl RangeSet {
             return;
         }
         // The common case of a sender: the lowest numbers leave.
-        while let Some(front) = self.ranges.front_mut() {
+        while let Some(front) = self.below.front_mut() {
             if front.0 < first || front.0 > last {
                 break;
             }
@@ -72,10 +87,10 @@ impl RangeSet {
                 front.0 = last + 1;
                 return;
             }
-            self.ranges.pop_front();
+            self.below.pop_front();
         }
         let mut at = self.first_ending_from(first);
-        while let Some(&(start, end)) = self.ranges.get(at) {
+        while let Some((start, end)) = self.range(at) {
             if start > last {
                 return;
             }
@@ -87,17 +102,20 @@ impl RangeSet {
 
     /// Takes `first..=last` out of the range at `index`, which holds all of it. Ranges below `index` keep their index.
     pub(crate) fn cut(&mut self, index: usize, first: u64, last: u64) {
-        let (start, end) = self.ranges[index];
+        let is_highest = index == self.below.len();
+        let range = self.below.get_mut(index).unwrap_or(&mut self.highest);
+        let (start, end) = *range;
         debug_assert!(start <= first && first <= last && last <= end);
         match (start < first, end > last) {
+            (false, false) if is_highest => self.highest = self.below.pop_back().unwrap_or(NONE),
             (false, false) => {
-                self.ranges.remove(index);
+                self.below.remove(index);
             }
-            (true, false) => self.ranges[index].1 = first - 1,
-            (false, true) => self.ranges[index].0 = last + 1,
+            (true, false) => range.1 = first - 1,
+            (false, true) => range.0 = last + 1,
             (true, true) => {
-                self.ranges[index].1 = first - 1;
-                self.ranges.insert(index + 1, (last + 1, end));
+                range.0 = last + 1;
+                self.below.insert(index, (start, first - 1));
             }
         }
     }
@@ -105,112 +123,159 @@ impl RangeSet {
     /// Returns whether all numbers from `first` to `last`, both included, are in the set.
     #[inline]
     pub(crate) fn contains_all(&self, first: u64, last: u64) -> bool {
-        self.ranges.get(self.first_ending_from(last)).is_some_and(|&(start, _)| start <= first)
+        self.range(self.first_ending_from(last)).is_some_and(|(start, _)| start <= first)
     }
 
     /// The lowest number from `number` on that is not in the set, if a higher one is.
     pub(crate) fn first_missing(&self, number: u64) -> Option<u64> {
         let at = self.first_ending_from(number);
-        let &(start, end) = self.ranges.get(at)?;
+        let (start, end) = self.range(at)?;
         if start > number {
             return Some(number);
         }
-        (at + 1 < self.ranges.len()).then_some(end + 1)
+        (at + 1 < self.range_count()).then_some(end + 1)
     }
 
     /// Takes out all numbers below `number`.
     pub(crate) fn remove_below(&mut self, number: u64) {
-        while let Some(front) = self.ranges.front_mut() {
+        while let Some(front) = self.below.front_mut() {
             if front.1 >= number {
                 front.0 = front.0.max(number);
                 return;
             }
-            self.ranges.pop_front();
+            self.below.pop_front();
         }
+        let (start, end) = self.highest;
+        self.highest = if self.is_empty() || end < number { NONE } else { (start.max(number), end) };
     }
 
     /// The lowest number in the set that is not below `number`.
     #[inline]
     pub(crate) fn next_from(&self, number: u64) -> Option<u64> {
-        self.ranges.get(self.first_ending_from(number)).map(|&(start, _)| start.max(number))
+        self.range(self.first_ending_from(number)).map(|(start, _)| start.max(number))
     }
 
     /// Index of the first range whose end is not below `number`; the number of ranges when there is none.
     #[inline]
     fn first_ending_from(&self, number: u64) -> usize {
-        self.ranges.partition_point(|&(_, end)| end < number)
+        match self.below.back() {
+            Some(&(_, end)) if end >= number => self.below.partition_point(|&(_, end)| end < number),
+            _ if self.highest.1 >= number => self.below.len(),
+            _ => self.range_count(),
+        }
     }
 
     /// Returns whether the number is in the set.
     #[inline]
     pub(crate) fn contains(&self, number: u64) -> bool {
-        self.ranges.get(self.first_ending_from(number)).is_some_and(|&(start, _)| start <= number)
+        self.range(self.first_ending_from(number)).is_some_and(|(start, _)| start <= number)
     }
 
     /// Number of ranges.
     #[inline]
     pub(crate) fn range_count(&self) -> usize {
-        self.ranges.len()
+        self.below.len() + usize::from(!self.is_empty())
     }
 
     /// Returns whether the set is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
+        self.highest.0 > self.highest.1
+    }
+
+    /// The highest range.
+    #[inline]
+    fn highest(&self) -> Option<(u64, u64)> {
+        (!self.is_empty()).then_some(self.highest)
     }
 
     /// The lowest number.
     #[inline]
     pub(crate) fn min(&self) -> Option<u64> {
-        self.ranges.front().map(|range| range.0)
+        self.below.front().copied().or(self.highest()).map(|range| range.0)
     }
 
     /// The highest number.
     #[inline]
     pub(crate) fn max(&self) -> Option<u64> {
-        self.ranges.back().map(|range| range.1)
+        self.highest().map(|range| range.1)
     }
 
     /// The range at `index`, counted from the lowest.
     #[inline]
     pub(crate) fn range(&self, index: usize) -> Option<(u64, u64)> {
-        self.ranges.get(index).copied()
+        if index == self.below.len() { self.highest() } else { self.below.get(index).copied() }
     }
 
     /// The ranges from the lowest to the highest.
     #[inline]
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = RangeInclusive<u64>> + ExactSizeIterator + '_ {
-        self.ranges.iter().map(|&(start, end)| start..=end)
+    pub(crate) fn iter(&self) -> Ranges<'_> {
+        Ranges { below: self.below.iter(), highest: self.highest() }
     }
 
     /// The ranges from the highest to the lowest, as an ACK frame lists them.
     #[inline]
-    pub(crate) fn descending(&self) -> impl ExactSizeIterator<Item = RangeInclusive<u64>> + '_ {
+    pub(crate) fn descending(&self) -> std::iter::Rev<Ranges<'_>> {
         self.iter().rev()
     }
 
     /// Takes the lowest range out.
     pub(crate) fn pop_lowest(&mut self) -> Option<RangeInclusive<u64>> {
-        self.ranges.pop_front().map(|(start, end)| start..=end)
+        let lowest = self.below.pop_front().or_else(|| {
+            let highest = self.highest();
+            self.highest = NONE;
+            highest
+        });
+        lowest.map(|(start, end)| start..=end)
     }
 
     /// Forgets everything and returns the memory.
     pub(crate) fn clear(&mut self) {
-        self.ranges = VecDeque::new();
+        *self = Self::new();
     }
 
     /// Returns memory that a burst of gaps left behind.
     pub(crate) fn shrink(&mut self) {
-        if self.ranges.capacity() > 8 {
-            self.ranges.shrink_to(self.ranges.len());
+        if self.below.capacity() > 8 || self.below.is_empty() {
+            self.below.shrink_to(self.below.len());
         }
     }
 
     /// Bytes of memory held beside the struct itself.
     pub(crate) fn memory(&self) -> usize {
-        self.ranges.capacity() * size_of::<(u64, u64)>()
+        self.below.capacity() * size_of::<(u64, u64)>()
     }
 }
+
+/// The ranges of a set, ascending.
+pub(crate) struct Ranges<'a> {
+    below: vec_deque::Iter<'a, (u64, u64)>,
+    highest: Option<(u64, u64)>,
+}
+
+impl Iterator for Ranges<'_> {
+    type Item = RangeInclusive<u64>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.below.next().copied().or_else(|| self.highest.take()).map(|(start, end)| start..=end)
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let len = self.below.len() + usize::from(self.highest.is_some());
+        (len, Some(len))
+    }
+}
+
+impl DoubleEndedIterator for Ranges<'_> {
+    #[inline]
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.highest.take().or_else(|| self.below.next_back().copied()).map(|(start, end)| start..=end)
+    }
+}
+
+impl ExactSizeIterator for Ranges<'_> {}
 
 #[cfg(test)]
 mod tests {
