@@ -180,9 +180,12 @@ impl ProducesTickets for TcpTickets {
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
         // rustls does not say when a session began: the time goes with it, because a key may hold for longer than a ticket.
         let now = now();
-        let mut content = now.to_be_bytes().to_vec();
-        content.extend_from_slice(plain);
-        Some(self.0.seal(Purpose::TcpTickets, now, random().ok()?, &[], &mut content))
+        let mut ticket = Vec::new();
+        self.0.seal(Purpose::TcpTickets, now, random().ok()?, &[], &mut ticket, |content| {
+            content.extend_from_slice(&now.to_be_bytes());
+            content.extend_from_slice(plain);
+        });
+        Some(ticket)
     }
 
     fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {

@@ -23,6 +23,8 @@ const RETRY_LIFETIME: Duration = Duration::from_secs(15);
 const NEW_TOKEN_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 const NONCE_LEN: usize = 12;
 const TAG_LEN: usize = 16;
+/// Bytes of a token from NEW_TOKEN: kind, number of the key, nonce, time, address, tag.
+const USUAL_LEN: usize = 1 + 4 + NONCE_LEN + 8 + 16 + TAG_LEN;
 // RFC 9000 §8.1.1 MUST-1: a token tells how it was provided. Tokens of other implementations are not likely to begin
 // so.
 const RETRY: u8 = 0xd1;
@@ -90,16 +92,17 @@ impl Tokens {
         original_dcid: &ConnectionId,
         retry_scid: &ConnectionId,
     ) -> Vec<u8> {
-        let mut content = now.as_nanos().to_be_bytes().to_vec();
-        // RFC 9000 §8.1.4 SHOULD-1: a Retry token is bound to the address and port, and to the ID that the client has
-        // to use.
-        content.extend_from_slice(&address(remote.ip()));
-        content.extend_from_slice(&remote.port().to_be_bytes());
-        for id in [retry_scid, original_dcid] {
-            content.push(id.as_slice().len() as u8);
-            content.extend_from_slice(id.as_slice());
-        }
-        self.seal(random, now, version, Purpose::Retry, content)
+        self.seal(random, now, version, Purpose::Retry, |content| {
+            content.extend_from_slice(&now.as_nanos().to_be_bytes());
+            // RFC 9000 §8.1.4 SHOULD-1: a Retry token is bound to the address and port, and to the ID that the client has
+            // to use.
+            content.extend_from_slice(&address(remote.ip()));
+            content.extend_from_slice(&remote.port().to_be_bytes());
+            for id in [retry_scid, original_dcid] {
+                content.push(id.as_slice().len() as u8);
+                content.extend_from_slice(id.as_slice());
+            }
+        })
     }
 
     pub(crate) fn new_token(
@@ -109,10 +112,11 @@ impl Tokens {
         version: u32,
         remote: SocketAddr,
     ) -> Vec<u8> {
-        let mut content = now.as_nanos().to_be_bytes().to_vec();
-        // RFC 9000 §8.1.4 MUST-3: the address is in it. The port changes between connections, so it is not.
-        content.extend_from_slice(&address(remote.ip()));
-        self.seal(random, now, version, Purpose::NewToken, content)
+        self.seal(random, now, version, Purpose::NewToken, |content| {
+            content.extend_from_slice(&now.as_nanos().to_be_bytes());
+            // RFC 9000 §8.1.4 MUST-3: the address is in it. The port changes between connections, so it is not.
+            content.extend_from_slice(&address(remote.ip()));
+        })
     }
 
     // RFC 9000 §8.1.3 MUST-2, MUST NOT-2, RFC 9000 §8.1.4 MUST-1, MUST-2: every token is unique, which the nonce sees
@@ -123,13 +127,14 @@ impl Tokens {
         now: Instant,
         version: u32,
         purpose: Purpose,
-        mut content: Vec<u8>,
+        content: impl FnOnce(&mut Vec<u8>),
     ) -> Vec<u8> {
         let mut nonce = [0; NONCE_LEN];
         random.fill_bytes(&mut nonce);
-        let mut token = vec![if purpose == Purpose::Retry { RETRY } else { NEW }];
+        let mut token = Vec::with_capacity(USUAL_LEN);
+        token.push(if purpose == Purpose::Retry { RETRY } else { NEW });
         // RFC 9369 §5 MUST-1: a token is bound to the version of the connection that it came with.
-        token.append(&mut self.ring.seal(purpose, second(now), nonce, &version.to_be_bytes(), &mut content));
+        self.ring.seal(purpose, second(now), nonce, &version.to_be_bytes(), &mut token, content);
         token
     }
 

@@ -205,28 +205,29 @@ impl KeyRing {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Seals `content` for a purpose: number of the key, nonce, ciphertext, tag. `bound` is not in it, and has to be the
-    /// same when it is opened. The nonce has to be random.
+    /// Seals what `content` appends, for a purpose: `out` gets the number of the key, nonce, ciphertext, tag. `bound` is not in it, and has
+    /// to be the same when it is opened. The nonce has to be random.
     pub fn seal(
         &self,
         purpose: Purpose,
         now: u64,
         nonce: [u8; NONCE_LEN],
         bound: &[u8],
-        content: &mut Vec<u8>,
-    ) -> Vec<u8> {
+        out: &mut Vec<u8>,
+        content: impl FnOnce(&mut Vec<u8>),
+    ) {
         let ring = self.derived();
         let derived = newest(&ring, now);
-        let nonce_value = Nonce::assume_unique_for_key(nonce);
-        derived
+        out.extend_from_slice(&derived.key.id.to_be_bytes());
+        out.extend_from_slice(&nonce);
+        let start = out.len();
+        content(out);
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let tag = derived
             .aead(purpose)
-            .seal_in_place_append_tag(nonce_value, Aad::from(bound), content)
+            .seal_in_place_separate_tag(nonce, Aad::from(bound), &mut out[start..])
             .expect("sealing does not fail for short messages");
-        let mut sealed = Vec::with_capacity(ID_LEN + NONCE_LEN + content.len());
-        sealed.extend_from_slice(&derived.key.id.to_be_bytes());
-        sealed.extend_from_slice(&nonce);
-        sealed.append(content);
-        sealed
+        out.extend_from_slice(tag.as_ref());
     }
 
     /// Opens what a ring with the same key has sealed.
@@ -325,7 +326,9 @@ mod tests {
     }
 
     fn seal(ring: &KeyRing, now: u64) -> Vec<u8> {
-        ring.seal(Purpose::Tickets, now, [9; 12], b"bound", &mut b"content".to_vec())
+        let mut sealed = Vec::new();
+        ring.seal(Purpose::Tickets, now, [9; 12], b"bound", &mut sealed, |out| out.extend_from_slice(b"content"));
+        sealed
     }
 
     fn open(ring: &KeyRing, now: u64, sealed: &[u8]) -> Result<Vec<u8>, OpenError> {

@@ -229,16 +229,20 @@ impl Tickets {
         let sealed = |session: &[u8]| self.application.len() + session.len() + SEALED_MORE;
         let mut out =
             Vec::with_capacity(data.len() + sessions.iter().map(|(_, session)| sealed(session)).sum::<usize>());
+        // Most calls are about messages of the handshake.
+        let limits = if sessions.is_empty() { Limits::default() } else { limits(parameters) };
         let mut rest = &data[..];
         while let Some((head, after)) = rest.split_first_chunk::<4>() {
             let len = usize::from(head[1]) << 16 | usize::from(head[2]) << 8 | usize::from(head[3]);
             let Some((body, next)) = after.split_at_checked(len) else { break };
-            let sealed =
-                (head[0] == NEW_SESSION_TICKET).then(|| self.seal_message(body, sessions, version, parameters));
-            match sealed {
+            if head[0] == NEW_SESSION_TICKET {
+                let start = out.len();
                 // What could not be sealed is not sent: a client could do nothing with the name.
-                Some(sealed) => out.extend(sealed.into_iter().flatten()),
-                None => out.extend_from_slice(&rest[..4 + len]),
+                if self.seal_message(body, sessions, version, &limits, &mut out).is_none() {
+                    out.truncate(start);
+                }
+            } else {
+                out.extend_from_slice(&rest[..4 + len]);
             }
             rest = next;
         }
@@ -247,14 +251,16 @@ impl Tickets {
         out
     }
 
+    /// Appends the message with the sealed session to `out`. After `None` the end of `out` is of no use.
     // RFC 8446 §4.6.1: lifetime, age_add, nonce, ticket, extensions.
     fn seal_message(
         &self,
         body: &[u8],
         sessions: &mut Vec<(Vec<u8>, Vec<u8>)>,
         version: u32,
-        parameters: &[u8],
-    ) -> Option<Vec<u8>> {
+        limits: &Limits,
+        out: &mut Vec<u8>,
+    ) -> Option<()> {
         let mut r = Reader::new(body);
         let lifetime = u32::from_be_bytes(r.bytes(4).ok()?.try_into().ok()?);
         let age_add = u32::from_be_bytes(r.bytes(4).ok()?.try_into().ok()?);
@@ -266,39 +272,52 @@ impl Tickets {
         let place = sessions.iter().position(|(known, _)| known == name)?;
         let (_, session) = sessions.swap_remove(place);
         let now = self.now()?;
-        let ticket = self.seal((now, version), age_add, &limits(parameters), &session)?;
         let lifetime = u64::from(lifetime).min(LIFETIME).min(self.ring.seals_for(now).unwrap_or(LIFETIME));
         if lifetime == 0 {
             return None;
         }
 
-        let len = 4 + 4 + 1 + nonce.len() + 2 + ticket.len() + extensions.len();
-        let mut message = Vec::with_capacity(4 + len);
-        message.push(NEW_SESSION_TICKET);
-        message.extend_from_slice(&u32::try_from(len).ok()?.to_be_bytes()[1..]);
-        message.extend_from_slice(&u32::try_from(lifetime).ok()?.to_be_bytes());
-        message.extend_from_slice(&age_add.to_be_bytes());
-        message.push(nonce_len);
-        message.extend_from_slice(nonce);
-        message.extend_from_slice(&u16::try_from(ticket.len()).ok()?.to_be_bytes());
-        message.extend_from_slice(&ticket);
-        message.extend_from_slice(extensions);
+        let start = out.len();
+        // The length of the message follows when the ticket is in it.
+        out.extend_from_slice(&[NEW_SESSION_TICKET, 0, 0, 0]);
+        out.extend_from_slice(&u32::try_from(lifetime).ok()?.to_be_bytes());
+        out.extend_from_slice(&age_add.to_be_bytes());
+        out.push(nonce_len);
+        out.extend_from_slice(nonce);
+        let ticket = out.len() + 2;
+        out.extend_from_slice(&[0; 2]);
+        self.seal((now, version), age_add, limits, &session, out)?;
+        let len = u16::try_from(out.len() - ticket).ok()?;
+        out[ticket - 2..ticket].copy_from_slice(&len.to_be_bytes());
+        out.extend_from_slice(extensions);
+        let len = u32::try_from(out.len() - start - 4).ok()?;
+        out[start + 1..start + 4].copy_from_slice(&len.to_be_bytes()[1..]);
         count(&self.counters.issued);
-        Some(message)
+        Some(())
     }
 
-    fn seal(&self, (now, version): (u64, u32), age_add: u32, limits: &Limits, session: &[u8]) -> Option<Vec<u8>> {
-        let mut content = Vec::with_capacity(self.application.len() + session.len() + SEALED_MORE);
-        content.push(FORMAT);
-        content.extend_from_slice(&now.to_be_bytes());
-        content.extend_from_slice(&age_add.to_be_bytes());
-        limits.iter().for_each(|limit| content.extend_from_slice(&limit.to_be_bytes()));
-        content.push(u8::try_from(self.application.len()).ok()?);
-        content.extend_from_slice(&self.application);
-        content.extend_from_slice(session);
+    /// Appends the ticket of a session to `out`.
+    fn seal(
+        &self,
+        (now, version): (u64, u32),
+        age_add: u32,
+        limits: &Limits,
+        session: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<()> {
+        let application_len = u8::try_from(self.application.len()).ok()?;
         let mut nonce = [0; 12];
         aws_lc_rs::rand::fill(&mut nonce).ok()?;
-        Some(self.ring.seal(Purpose::Tickets, now, nonce, &version.to_be_bytes(), &mut content))
+        self.ring.seal(Purpose::Tickets, now, nonce, &version.to_be_bytes(), out, |content| {
+            content.push(FORMAT);
+            content.extend_from_slice(&now.to_be_bytes());
+            content.extend_from_slice(&age_add.to_be_bytes());
+            limits.iter().for_each(|limit| content.extend_from_slice(&limit.to_be_bytes()));
+            content.push(application_len);
+            content.extend_from_slice(&self.application);
+            content.extend_from_slice(session);
+        });
+        Some(())
     }
 
     // RFC 9369 §5 MUST-1: a ticket is bound to the version of the connection that it came with.
