@@ -13,6 +13,10 @@ const MIN_RTT_DIVISOR: u32 = 8;
 const RTT_SAMPLES: u32 = 8;
 const CSS_GROWTH_DIVISOR: u64 = 4;
 const CSS_ROUNDS: u32 = 5;
+/// The least threshold on a path whose smallest RTT is below a millisecond: four of these RTTs, but at least a millisecond. At 10 Gbit/s
+/// the recommended 4 ms are 5 MB of growth in one round, more than most sockets and switches hold.
+const SHORT_PATH_RTTS: u32 = 4;
+const SHORT_PATH_THRESHOLD: Duration = Duration::from_millis(1);
 
 /// Effect of an acknowledgement on slow start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +39,8 @@ struct Conservative {
 pub struct HyStart {
     /// The round ends with the first packet that left when at least this much had been delivered.
     round_ends_at: u64,
+    /// Of all rounds.
+    min_rtt: Option<Duration>,
     last_round_min: Option<Duration>,
     current_round_min: Option<Duration>,
     samples: u32,
@@ -43,7 +49,14 @@ pub struct HyStart {
 
 impl Default for HyStart {
     fn default() -> Self {
-        Self { round_ends_at: 1, last_round_min: None, current_round_min: None, samples: 0, conservative: None }
+        Self {
+            round_ends_at: 1,
+            min_rtt: None,
+            last_round_min: None,
+            current_round_min: None,
+            samples: 0,
+            conservative: None,
+        }
     }
 }
 
@@ -68,6 +81,7 @@ impl HyStart {
             self.round_ends_at = ack.delivered.max(1);
         }
         if let Some(rtt) = ack.rtt {
+            self.min_rtt = Some(self.min_rtt.map_or(rtt, |min| min.min(rtt)));
             self.current_round_min = Some(self.current_round_min.map_or(rtt, |min| min.min(rtt)));
             self.samples += 1;
         }
@@ -90,7 +104,9 @@ impl HyStart {
             Some(_) => {}
             None => {
                 let Some(last) = self.last_round_min else { return };
-                let threshold = (last / MIN_RTT_DIVISOR).clamp(MIN_RTT_THRESHOLD, MAX_RTT_THRESHOLD);
+                let short = self.min_rtt.map_or(MIN_RTT_THRESHOLD, |min| min.saturating_mul(SHORT_PATH_RTTS));
+                let least = short.clamp(SHORT_PATH_THRESHOLD, MIN_RTT_THRESHOLD);
+                let threshold = (last / MIN_RTT_DIVISOR).clamp(least, MAX_RTT_THRESHOLD);
                 if current >= last + threshold {
                     // The partial round in which conservative slow start begins counts as one of its rounds.
                     self.conservative = Some(Conservative { baseline_min_rtt: current, rounds: 0 });
@@ -137,6 +153,25 @@ mod tests {
                 hystart.on_acked(1200, &sample)
             })
             .collect()
+    }
+
+    #[test]
+    fn a_path_below_a_millisecond_has_a_lower_threshold() {
+        let tenth = Duration::from_micros(100);
+        for (base, rise, is_noticed) in [
+            (tenth, 9 * tenth, false),
+            (tenth, 10 * tenth, true),
+            (5 * tenth, 19 * tenth, false),
+            (5 * tenth, 20 * tenth, true),
+            (MS, 39 * tenth, false),
+            (MS, 4 * MS, true),
+        ] {
+            let (mut hystart, mut delivered) = (HyStart::default(), 0);
+            round(&mut hystart, &mut delivered, base);
+            round(&mut hystart, &mut delivered, base);
+            round(&mut hystart, &mut delivered, base + rise);
+            assert_eq!(hystart.is_conservative(), is_noticed, "{base:?} {rise:?}");
+        }
     }
 
     #[test]
