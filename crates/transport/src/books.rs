@@ -35,48 +35,57 @@ impl Stats {
     /// # Errors
     /// The first book that does not balance.
     pub fn balance(&self) -> Result<(), Imbalance> {
-        self.books().into_iter().try_for_each(|(book, total, columns)| {
+        let mut first = None;
+        self.each_book(&mut |book, total, columns| {
             let booked = columns.iter().map(|(_, bytes)| bytes).sum();
-            if total == booked { Ok(()) } else { Err(Imbalance { book, total, booked }) }
-        })
+            if total != booked {
+                first.get_or_insert(Imbalance { book, total, booked });
+            }
+        });
+        first.map_or(Ok(()), Err)
     }
 
     /// Every book.
-    pub fn books(&self) -> [Book; 5] {
-        [
-            ("bytes_sent", self.bytes_sent + self.bytes_unsealed, self.columns_sent().into()),
-            ("bytes_received", self.bytes_received, self.columns_received().into()),
-            (
-                "stream_bytes_received",
-                self.stream_bytes_received,
-                vec![
-                    ("delivered", self.stream_bytes_delivered),
-                    ("duplicate", self.stream_bytes_duplicate),
-                    ("unwanted", self.stream_bytes_unwanted),
-                    ("unread", self.stream_bytes_unread),
-                ],
-            ),
-            (
-                "datagrams_queued",
-                self.datagram_frames_queued,
-                vec![
-                    ("sent", self.datagram_frames_sent),
-                    ("dropped", self.datagram_frames_dropped_unsent),
-                    ("expired", self.datagram_frames_expired),
-                    ("abandoned", self.datagram_frames_abandoned),
-                    ("waiting", self.datagram_frames_waiting),
-                ],
-            ),
-            (
-                "datagrams_received",
-                self.datagram_frames_received,
-                vec![
-                    ("delivered", self.datagram_frames_delivered),
-                    ("dropped", self.datagram_frames_dropped - self.datagram_frames_dropped_unsent),
-                    ("unread", self.datagram_frames_unread),
-                ],
-            ),
-        ]
+    pub fn books(&self) -> Vec<Book> {
+        let mut books = Vec::new();
+        self.each_book(&mut |book, total, columns| books.push((book, total, columns.to_vec())));
+        books
+    }
+
+    /// Gives `visit` every book.
+    fn each_book(&self, visit: &mut dyn FnMut(&'static str, u64, &[(&'static str, u64)])) {
+        visit("bytes_sent", self.bytes_sent + self.bytes_unsealed, &self.columns_sent());
+        visit("bytes_received", self.bytes_received, &self.columns_received());
+        visit(
+            "stream_bytes_received",
+            self.stream_bytes_received,
+            &[
+                ("delivered", self.stream_bytes_delivered),
+                ("duplicate", self.stream_bytes_duplicate),
+                ("unwanted", self.stream_bytes_unwanted),
+                ("unread", self.stream_bytes_unread),
+            ],
+        );
+        visit(
+            "datagrams_queued",
+            self.datagram_frames_queued,
+            &[
+                ("sent", self.datagram_frames_sent),
+                ("dropped", self.datagram_frames_dropped_unsent),
+                ("expired", self.datagram_frames_expired),
+                ("abandoned", self.datagram_frames_abandoned),
+                ("waiting", self.datagram_frames_waiting),
+            ],
+        );
+        visit(
+            "datagrams_received",
+            self.datagram_frames_received,
+            &[
+                ("delivered", self.datagram_frames_delivered),
+                ("dropped", self.datagram_frames_dropped - self.datagram_frames_dropped_unsent),
+                ("unread", self.datagram_frames_unread),
+            ],
+        );
     }
 
     /// Uses of the bytes of datagrams sent, those included that could not be sealed.

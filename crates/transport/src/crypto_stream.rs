@@ -278,17 +278,24 @@ impl SendBuffer {
         }
         // RFC 9000 §13.3 SHOULD-3: what was acknowledged is not sent again
         self.remove_lost(&range);
-        self.add_acked(range);
-        // Free the prefix that is acknowledged.
-        if let Some((&start, &end)) = self.acked.first_key_value()
-            && start == self.base
-        {
-            self.acked.pop_first();
-            self.data.drain(..(end - start) as usize);
-            self.base = end;
-            if self.data.is_empty() {
-                self.data = Vec::new();
+        if range.start > self.base || !self.acked.is_empty() {
+            self.add_acked(range);
+            // Free the prefix that is acknowledged.
+            if self.acked.first_key_value().is_some_and(|(&start, _)| start == self.base)
+                && let Some((_, end)) = self.acked.pop_first()
+            {
+                self.free_below(end);
             }
+        } else {
+            self.free_below(range.end);
+        }
+    }
+
+    fn free_below(&mut self, offset: u64) {
+        self.data.drain(..(offset - self.base) as usize);
+        self.base = offset;
+        if self.data.is_empty() {
+            self.data = Vec::new();
         }
     }
 

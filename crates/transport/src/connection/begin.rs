@@ -40,6 +40,9 @@ use crate::{
     timers::{Timer, Timers},
 };
 
+/// Room for the encoded transport parameters with all extensions, in bytes.
+const ENCODED: usize = 256;
+
 /// Transport parameters of a server, for any version of QUIC.
 struct ServerParameters<'a> {
     config: &'a ServerConfig,
@@ -242,7 +245,7 @@ fn local_parameters(
     };
     Streams::new(side, &profile.streams).local_parameters(&mut parameters);
     server(&mut parameters);
-    let mut encoded = Vec::with_capacity(128);
+    let mut encoded = Vec::with_capacity(ENCODED);
     parameters.encode(&mut encoded, side, Some(random.next_u64()));
     encoded
 }

@@ -71,7 +71,7 @@ impl Identity {
 
     /// A server answers a client.
     pub(super) fn begin_server(&mut self, config: &ServerConfig, origin: &Origin) {
-        self.versions = Versions::new(origin.version, &config.versions, origin.initial_dcid, false);
+        self.versions = Versions::new(origin.version, &[], origin.initial_dcid, false);
         self.expected.initial_source = Some(origin.peer);
         self.first_dcid = Some(origin.initial_dcid);
         self.gives_token = config.send_token;

@@ -21,7 +21,7 @@ use crate::{
 pub(super) struct Versions {
     /// Version of the client's first packet.
     pub(super) original: u32,
-    /// Versions that this end speaks; a client's preferred one first.
+    /// Versions that a client speaks, the preferred one first; none at a server, whose answer decides.
     available: Vec<u32>,
     /// Destination ID that the keys of Initial packets follow from.
     pub(super) initial_dcid: ConnectionId,
@@ -44,7 +44,9 @@ impl Versions {
 // RFC 9368 §3 MUST-2: a client's choice is among what it offers. Another that nobody implements keeps peers used to not
 // knowing every version.
 pub(super) fn information(chosen: u32, available: &[u32], random: u64) -> VersionInformation {
-    let mut available = available.to_vec();
+    let offered = available;
+    let mut available = Vec::with_capacity(offered.len() + 2);
+    available.extend_from_slice(offered);
     if !available.contains(&chosen) {
         available.push(chosen);
     }

@@ -1,5 +1,9 @@
 //! Cryptographic constants that differ between versions of QUIC: labels, salts, and the key of the Retry tag.
 
+use std::sync::OnceLock;
+
+use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
+
 /// The constants of one version.
 #[derive(Debug)]
 pub struct Labels {
@@ -7,7 +11,9 @@ pub struct Labels {
     pub(super) iv: &'static str,
     pub(super) header: &'static str,
     pub(super) update: &'static str,
-    pub(super) initial_salt: [u8; 20],
+    initial_salt: [u8; 20],
+    /// The salt in the form of the library, which hashes it once.
+    salt: OnceLock<Salt>,
     pub(super) retry_key: [u8; 16],
     pub(super) retry_nonce: [u8; 12],
 }
@@ -23,6 +29,7 @@ static V1: Labels = Labels {
         0x38, 0x76, 0x2c, 0xf7, 0xf5, 0x59, 0x34, 0xb3, 0x4d, 0x17, 0x9a, 0xe6, 0xa4, 0xc8, 0x0c, 0xad, 0xcc, 0xbb,
         0x7f, 0x0a,
     ],
+    salt: OnceLock::new(),
     // RFC 9001 §5.8
     retry_key: [0xbe, 0x0c, 0x69, 0x0b, 0x9f, 0x66, 0x57, 0x5a, 0x1d, 0x76, 0x6b, 0x54, 0xe3, 0x68, 0xc8, 0x4e],
     retry_nonce: [0x46, 0x15, 0x99, 0xd3, 0x5d, 0x63, 0x2b, 0xf2, 0x23, 0x98, 0x25, 0xbb],
@@ -41,12 +48,18 @@ static V2: Labels = Labels {
         0x0d, 0xed, 0xe3, 0xde, 0xf7, 0x00, 0xa6, 0xdb, 0x81, 0x93, 0x81, 0xbe, 0x6e, 0x26, 0x9d, 0xcb, 0xf9, 0xbd,
         0x2e, 0xd9,
     ],
+    salt: OnceLock::new(),
     // RFC 9369 §3.3.3
     retry_key: [0x8f, 0xb4, 0xb0, 0x1b, 0x56, 0xac, 0x48, 0xe2, 0x60, 0xfb, 0xcb, 0xce, 0xad, 0x7c, 0xcc, 0x92],
     retry_nonce: [0xd8, 0x69, 0x69, 0xbc, 0x2d, 0x7c, 0x6d, 0x99, 0x90, 0xef, 0xb0, 0x4a],
 };
 
 impl Labels {
+    /// The salt of the secrets of Initial packets.
+    pub(super) fn salt(&self) -> &Salt {
+        self.salt.get_or_init(|| Salt::new(HKDF_SHA256, &self.initial_salt))
+    }
+
     /// The constants of a version of QUIC; `None` for a version that is not supported.
     pub fn of(version: u32) -> Option<&'static Self> {
         match version {

@@ -31,23 +31,16 @@ pub(crate) fn is_partial(bytes: &[u8]) -> bool {
 
 /// The QUIC transport parameters in a whole ClientHello (RFC 9001 §8.2); `None` when there are none or it cannot be read.
 pub(crate) fn transport_parameters(bytes: &[u8]) -> Option<Vec<u8>> {
-    let body = bytes.strip_prefix(&[CLIENT_HELLO])?.get(3..)?;
-    let read = || -> Result<Option<Vec<u8>>, Malformed> {
-        let mut r = Reader::new(body);
-        r.bytes(2 + 32)?;
-        short(&mut r)?;
-        long(&mut r)?;
-        short(&mut r)?;
-        let mut extensions = Reader::new(long(&mut r)?);
-        while !extensions.is_empty() {
-            let (ty, value) = (extensions.u16()?, long(&mut extensions)?);
-            if ty == EXTENSION_QUIC_PARAMETERS {
-                return Ok(Some(value.to_vec()));
-            }
+    let body = whole(bytes).ok()??;
+    let mut found = None;
+    let read = each_extension(body, |ty, value| {
+        if ty == EXTENSION_QUIC_PARAMETERS && found.is_none() {
+            found = Some(value.to_vec());
         }
-        Ok(None)
-    };
-    read().ok()?
+        Ok(())
+    });
+    read.ok()?;
+    found
 }
 
 /// Contents of a ClientHello that a choice of configuration can depend on.
@@ -77,37 +70,12 @@ pub struct OfferedTicket {
 impl ClientHello {
     /// Parses the first handshake bytes of a client. `None` while the message is not complete.
     pub fn peek(bytes: &[u8]) -> Result<Option<Self>, TlsError> {
-        let Some((&ty, rest)) = bytes.split_first() else { return Ok(None) };
-        if ty != CLIENT_HELLO {
-            return Err(TlsError::alert(alert::UNEXPECTED_MESSAGE, "the first message is no ClientHello"));
-        }
-        let Some((&[high, middle, low], body)) = rest.split_first_chunk() else { return Ok(None) };
-        let len = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
-        if len > MAX_CLIENT_HELLO {
-            return Err(TlsError::alert(alert::DECODE_ERROR, format!("a ClientHello of {len} bytes")));
-        }
-        let Some(body) = body.get(..len) else { return Ok(None) };
-        Self::parse(body)
-            .map(Some)
-            .map_err(|Malformed| TlsError::alert(alert::DECODE_ERROR, "the ClientHello cannot be read"))
+        whole(bytes)?.map(|body| Self::parse(body).map_err(unreadable)).transpose()
     }
 
-    // RFC 8446 §4.1.2: version, random, session ID, suites, compression methods, extensions.
     fn parse(body: &[u8]) -> Result<Self, Malformed> {
         let mut hello = Self::default();
-        let mut r = Reader::new(body);
-        r.bytes(2 + 32)?;
-        short(&mut r)?;
-        let suites = long(&mut r)?;
-        if suites.len() % 2 != 0 {
-            return Err(Malformed);
-        }
-        hello.cipher_suites = suites.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]])).collect();
-        short(&mut r)?;
-        let mut extensions = Reader::new(long(&mut r)?);
-        while !extensions.is_empty() {
-            let ty = extensions.u16()?;
-            let value = long(&mut extensions)?;
+        let suites = each_extension(body, |ty, value| {
             match ty {
                 EXTENSION_SERVER_NAME => hello.server_name = server_name(value)?,
                 EXTENSION_ALPN => hello.alpn = protocols(value)?,
@@ -115,9 +83,79 @@ impl ClientHello {
                 EXTENSION_PRE_SHARED_KEY => hello.ticket = first_ticket(value)?,
                 _ => {}
             }
-        }
-        if r.is_empty() { Ok(hello) } else { Err(Malformed) }
+            Ok(())
+        })?;
+        hello.cipher_suites = suites.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]])).collect();
+        Ok(hello)
     }
+}
+
+/// Offer of early data in a ClientHello.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct EarlyOffer {
+    /// The client sends early data.
+    pub(super) is_made: bool,
+    /// Session that it belongs to.
+    pub(super) ticket: Option<OfferedTicket>,
+}
+
+impl EarlyOffer {
+    /// As [`ClientHello::peek`], of the offer alone.
+    pub(super) fn peek(bytes: &[u8]) -> Result<Option<Self>, TlsError> {
+        let read = |body| {
+            let mut offer = Self::default();
+            each_extension(body, |ty, value| {
+                match ty {
+                    EXTENSION_EARLY_DATA => offer.is_made = true,
+                    EXTENSION_PRE_SHARED_KEY => offer.ticket = first_ticket(value)?,
+                    _ => {}
+                }
+                Ok(())
+            })?;
+            Ok(offer)
+        };
+        whole(bytes)?.map(|body| read(body).map_err(unreadable)).transpose()
+    }
+}
+
+/// The message after its head; `None` while it is not complete.
+fn whole(bytes: &[u8]) -> Result<Option<&[u8]>, TlsError> {
+    let Some((&ty, rest)) = bytes.split_first() else { return Ok(None) };
+    if ty != CLIENT_HELLO {
+        return Err(TlsError::alert(alert::UNEXPECTED_MESSAGE, "the first message is no ClientHello"));
+    }
+    let Some((&[high, middle, low], body)) = rest.split_first_chunk() else { return Ok(None) };
+    let len = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+    if len > MAX_CLIENT_HELLO {
+        return Err(TlsError::alert(alert::DECODE_ERROR, format!("a ClientHello of {len} bytes")));
+    }
+    Ok(body.get(..len))
+}
+
+fn unreadable(Malformed: Malformed) -> TlsError {
+    TlsError::alert(alert::DECODE_ERROR, "the ClientHello cannot be read")
+}
+
+/// Gives `visit` the number and the value of every extension; returns the cipher suites.
+// RFC 8446 §4.1.2: version, random, session ID, suites, compression methods, extensions.
+fn each_extension<'a>(
+    body: &'a [u8],
+    mut visit: impl FnMut(u16, &'a [u8]) -> Result<(), Malformed>,
+) -> Result<&'a [u8], Malformed> {
+    let mut r = Reader::new(body);
+    r.bytes(2 + 32)?;
+    short(&mut r)?;
+    let suites = long(&mut r)?;
+    if suites.len() % 2 != 0 {
+        return Err(Malformed);
+    }
+    short(&mut r)?;
+    let mut extensions = Reader::new(long(&mut r)?);
+    while !extensions.is_empty() {
+        let ty = extensions.u16()?;
+        visit(ty, long(&mut extensions)?)?;
+    }
+    if r.is_empty() { Ok(suites) } else { Err(Malformed) }
 }
 
 struct Malformed;

@@ -25,20 +25,17 @@ impl TransportParameters {
     /// When the bytes end early, a parameter comes twice, has a value it must not have, or is not the sender's to send.
     pub fn decode(sender: Side, bytes: &[u8]) -> Result<Self, TransportParameterError> {
         let mut parameters = Self::default();
-        // As many as an endpoint with all extensions sends.
-        let mut seen = Vec::with_capacity(32);
+        let mut seen = Seen::default();
         let mut r = Reader::new(bytes);
         while !r.is_empty() {
             let id = r.varint().map_err(|_| TransportParameterError { id: u64::MAX, what: "is cut off" })?;
             let value = r.counted().map_err(|_| TransportParameterError { id, what: "is cut off" })?;
-            seen.push(id);
+            seen.insert(id);
             parameters.set(sender, id, value).map_err(|what| TransportParameterError { id, what })?;
         }
-        // RFC 9000 §7.4 SHOULD-1: no parameter comes twice, not even an unknown one. Sorting keeps a hostile list of
-        // thousands cheap.
-        seen.sort_unstable();
-        if let Some(pair) = seen.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(TransportParameterError { id: pair[0], what: "comes twice" });
+        // RFC 9000 §7.4 SHOULD-1: no parameter comes twice, not even an unknown one.
+        if let Some(id) = seen.twice() {
+            return Err(TransportParameterError { id, what: "comes twice" });
         }
         // draft-ietf-quic-ack-frequency §3: the shortest delay is not longer than the longest.
         if parameters.min_ack_delay_us.is_some_and(|min| min > parameters.max_ack_delay_ms * 1000) {
@@ -136,6 +133,47 @@ fn connection_id(value: &[u8]) -> Result<ConnectionId, &'static str> {
 // RFC 9368 §4 MUST-5: what cannot be read is TRANSPORT_PARAMETER_ERROR.
 // RFC 9368 §4 MUST-4, MUST-6, MUST-7: what is too short, not a multiple of four bytes, or has a version 0 cannot be
 // read; nor can that of a client which has not offered what it chose.
+/// Numbers of the parameters that have come.
+#[derive(Default)]
+struct Seen {
+    /// Those below 64, as bits.
+    low: u64,
+    /// One of those that came again.
+    again: Option<u64>,
+    /// The first of the others.
+    few: [u64; 12],
+    len: usize,
+    /// The rest of them: no usual endpoint sends so many.
+    more: Vec<u64>,
+}
+
+impl Seen {
+    fn insert(&mut self, id: u64) {
+        if id < 64 {
+            self.again = self.again.or((self.low & 1 << id != 0).then_some(id));
+            self.low |= 1 << id;
+        } else if let Some(place) = self.few.get_mut(self.len) {
+            *place = id;
+            self.len += 1;
+        } else {
+            self.more.push(id);
+        }
+    }
+
+    /// A number that came twice. Sorting keeps a hostile list of thousands cheap.
+    fn twice(mut self) -> Option<u64> {
+        let few = &mut self.few[..self.len];
+        let others = if self.more.is_empty() {
+            few
+        } else {
+            self.more.extend_from_slice(few);
+            &mut self.more[..]
+        };
+        others.sort_unstable();
+        self.again.or_else(|| others.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]))
+    }
+}
+
 fn version_information(sender: Side, value: &[u8]) -> Result<VersionInformation, &'static str> {
     let (versions, rest) = value.as_chunks::<4>();
     let mut versions = versions.iter().map(|version| u32::from_be_bytes(*version));

@@ -59,9 +59,10 @@ impl TransportParameters {
             parameter(out, id::INITIAL_SOURCE_CONNECTION_ID, cid.as_slice());
         }
         if let Some(versions) = &self.version_information {
+            varint::push(out, id::VERSION_INFORMATION);
+            varint::push(out, 4 * (1 + versions.available.len() as u64));
             let all = [versions.chosen].into_iter().chain(versions.available.iter().copied());
-            let value: Vec<u8> = all.flat_map(u32::to_be_bytes).collect();
-            parameter(out, id::VERSION_INFORMATION, &value);
+            all.for_each(|version| out.extend_from_slice(&version.to_be_bytes()));
         }
         if side.is_server() {
             self.encode_server_only(out);

@@ -6,7 +6,7 @@ use std::{sync::Arc, task::Waker};
 use super::tickets::{Decision, Tickets};
 use crate::tls::{
     Progress, TlsError, Waiting, alert,
-    client_hello::{ClientHello, MAX_CLIENT_HELLO},
+    client_hello::{EarlyOffer, MAX_CLIENT_HELLO},
 };
 
 /// Owns the ClientHello until then.
@@ -15,8 +15,8 @@ pub(in crate::tls) struct Gate {
     /// Version of QUIC of the tickets that the client may offer.
     version: u32,
     received: Vec<u8>,
-    /// The ClientHello, while the register is asked.
-    asking: Option<ClientHello>,
+    /// The client's offer, while the register is asked.
+    asking: Option<EarlyOffer>,
     /// For the register's answer.
     waker: Waker,
 }
@@ -57,20 +57,20 @@ impl Gate {
             return Err(TlsError::alert(alert::DECODE_ERROR, "too much data before a ClientHello is complete"));
         }
         self.received.extend_from_slice(data);
-        self.asking = ClientHello::peek(&self.received)?;
+        self.asking = EarlyOffer::peek(&self.received)?;
         self.resume(parameters)
     }
 
     /// Asks again.
     pub(in crate::tls) fn resume(&mut self, parameters: &[u8]) -> Result<Passage, TlsError> {
-        let Some(hello) = self.asking.take() else { return Ok(Passage::Closed(Progress::Ready)) };
-        let decide = || self.tickets.decide(hello.ticket.as_ref(), self.version, parameters, &self.waker);
-        let early_data = match hello.early_data.then(decide) {
+        let Some(offer) = self.asking.take() else { return Ok(Passage::Closed(Progress::Ready)) };
+        let decide = || self.tickets.decide(offer.ticket.as_ref(), self.version, parameters, &self.waker);
+        let early_data = match offer.is_made.then(decide) {
             None => None,
             Some(Decision::Accept) => Some(true),
             Some(Decision::Refuse) => Some(false),
             Some(Decision::Wait) => {
-                self.asking = Some(hello);
+                self.asking = Some(offer);
                 return Ok(Passage::Closed(Progress::Pending(Waiting::Ticket)));
             }
         };

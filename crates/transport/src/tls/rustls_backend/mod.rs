@@ -42,6 +42,9 @@ fn quic_version(version: u32) -> Result<Version, TlsError> {
     }
 }
 
+/// Events of a handshake between two calls of the connection, usually.
+const EVENTS: usize = 8;
+
 /// A rustls session. It waits for the strike register only: rustls opens tickets and signs in the call.
 // RFC 9001 §6 MUST NOT-1: no KeyUpdate message of TLS is sent
 // RFC 9001 §8.4 MUST NOT-1: no compatibility mode of TLS 1.3
@@ -81,7 +84,7 @@ impl RustlsSession {
             side,
             server_name,
             secrets,
-            events: VecDeque::new(),
+            events: VecDeque::with_capacity(EVENTS),
             one_rtt_keys: None,
             write_level: Level::Initial,
             read_level: Level::Initial,
