@@ -5,7 +5,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
 use anyhow::{Context, Result};
@@ -17,7 +17,10 @@ use rustls::{
     ClientConfig, Error, NamedGroup, RootCertStore, ServerConfig, SignatureAlgorithm, SignatureScheme,
     SupportedCipherSuite,
     client::Resumption,
-    crypto::{self, ActiveKeyExchange, SupportedKxGroup, aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256},
+    crypto::{
+        self, ActiveKeyExchange, CompletedKeyExchange, SupportedKxGroup,
+        aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256,
+    },
     pki_types::{CertificateDer, PrivateKeyDer, SubjectPublicKeyInfoDer},
     sign::{CertifiedKey, Signer, SigningKey, SingleCertAndKey},
     version::TLS13,
@@ -115,11 +118,19 @@ pub fn client_config_with(
     Ok(config)
 }
 
-/// aws-lc-rs with X25519 and one suite only, which is TLS_AES_128_GCM_SHA256.
+/// Set in a process that agrees on keys with X25519MLKEM768.
+static POST_QUANTUM: AtomicBool = AtomicBool::new(false);
+
+/// Makes this process agree on keys with X25519MLKEM768 from here on.
+pub fn prefer_post_quantum() {
+    POST_QUANTUM.store(true, Relaxed);
+}
+
+/// aws-lc-rs with one key exchange and one suite only, which are X25519, if nothing else was said, and TLS_AES_128_GCM_SHA256.
 fn provider(suite: SupportedCipherSuite) -> Arc<crypto::CryptoProvider> {
     let mut provider = crypto::aws_lc_rs::default_provider();
     provider.cipher_suites = vec![suite];
-    provider.kx_groups = vec![&CountedX25519];
+    provider.kx_groups = if POST_QUANTUM.load(Relaxed) { vec![&HYBRID] } else { vec![&X25519] };
     Arc::new(provider)
 }
 
@@ -182,18 +193,26 @@ impl Signer for CountedSigner {
     }
 }
 
-/// X25519 that counts.
+/// A key exchange that counts.
 #[derive(Debug)]
-struct CountedX25519;
+struct Counted(&'static dyn SupportedKxGroup);
 
-impl SupportedKxGroup for CountedX25519 {
+static X25519: Counted = Counted(crypto::aws_lc_rs::kx_group::X25519);
+static HYBRID: Counted = Counted(crypto::aws_lc_rs::kx_group::X25519MLKEM768);
+
+impl SupportedKxGroup for Counted {
     fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
         KEY_AGREEMENTS.fetch_add(1, Relaxed);
-        crypto::aws_lc_rs::kx_group::X25519.start()
+        self.0.start()
+    }
+
+    fn start_and_complete(&self, peer: &[u8]) -> Result<CompletedKeyExchange, Error> {
+        KEY_AGREEMENTS.fetch_add(1, Relaxed);
+        self.0.start_and_complete(peer)
     }
 
     fn name(&self) -> NamedGroup {
-        NamedGroup::X25519
+        self.0.name()
     }
 }
 

@@ -44,6 +44,8 @@ enum Command {
     BulkConnections(suite::Arguments),
     /// Full handshakes: CPU time of each
     Hs(suite::Arguments),
+    /// Full handshakes with X25519MLKEM768, the key exchange that most clients prefer
+    HsMlKem(suite::Arguments),
     /// Resumed handshakes, with 0-RTT where the stack has it
     Hsr(suite::Arguments),
     /// Requests of 100 B and answers of 1 KiB, 100 streams at a time: CPU time of each
@@ -52,6 +54,8 @@ enum Command {
     Dgram(suite::Arguments),
     /// Memory of an idle connection
     Idle(suite::Arguments),
+    /// Latency of requests at 50, 80 and 95 % of the capacity, and beside a transfer
+    Latency(suite::Arguments),
     /// Play one side of one contender (started by the driver; useful by hand under a profiler)
     Peer(peers::Arguments),
 }
@@ -63,10 +67,12 @@ fn main() -> std::process::ExitCode {
         Command::BulkStreams(arguments) => suite::execute(&arguments, Mode::BulkStreams),
         Command::BulkConnections(arguments) => suite::execute(&arguments, Mode::BulkConnections),
         Command::Hs(arguments) => suite::execute(&arguments, Mode::Handshake),
+        Command::HsMlKem(arguments) => suite::execute(&arguments, Mode::PostQuantum),
         Command::Hsr(arguments) => suite::execute(&arguments, Mode::Resumed),
         Command::Rr(arguments) => suite::execute(&arguments, Mode::Requests),
         Command::Dgram(arguments) => suite::execute(&arguments, Mode::Datagrams),
         Command::Idle(arguments) => suite::execute(&arguments, Mode::Idle),
+        Command::Latency(arguments) => suite::execute(&arguments, Mode::Latency),
         Command::Peer(arguments) => peers::execute(&arguments),
     };
     match outcome {

@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::sys::{self, CpuTime};
+use crate::{
+    sys::{self, CpuTime},
+    workload::latency::Latency,
+};
 
 /// Role of a process on the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,6 +76,12 @@ pub struct SideReport {
     /// By how much the process's resident memory grew, in bytes.
     #[serde(default)]
     pub memory_growth: Option<u64>,
+    /// Requests per second that the stack answers when it is asked for as many as it can.
+    #[serde(default)]
+    pub capacity: Option<f64>,
+    /// Latencies of requests, by condition.
+    #[serde(default)]
+    pub latencies: Option<Vec<Latency>>,
 }
 
 /// Reads the clocks when the work begins and when it is done.
@@ -113,6 +122,8 @@ impl Meter {
             resumed: None,
             early: None,
             memory_growth: None,
+            capacity: None,
+            latencies: None,
         }
     }
 }

@@ -25,6 +25,10 @@ pub enum Mode {
     #[value(name = "hsr")]
     #[serde(rename = "hsr")]
     Resumed,
+    /// Full handshakes with the key exchange that most clients prefer, X25519MLKEM768
+    #[value(name = "hs-ml-kem")]
+    #[serde(rename = "hs-ml-kem")]
+    PostQuantum,
     /// 100 B for 1 KiB on 100 streams at a time
     #[value(name = "rr")]
     #[serde(rename = "rr")]
@@ -35,6 +39,8 @@ pub enum Mode {
     Datagrams,
     /// The memory of idle connections
     Idle,
+    /// Latency of requests at 50, 80 and 95 % of the capacity, and beside a transfer
+    Latency,
 }
 
 /// Form in which the cost of a unit of work is shown.
@@ -62,9 +68,11 @@ impl Mode {
             Self::BulkConnections => "bulk-connections",
             Self::Handshake => "hs",
             Self::Resumed => "hsr",
+            Self::PostQuantum => "hs-ml-kem",
             Self::Requests => "rr",
             Self::Datagrams => "dgram",
             Self::Idle => "idle",
+            Self::Latency => "latency",
         }
     }
 
@@ -76,9 +84,11 @@ impl Mode {
             Self::BulkConnections => "Bulk: 50 connections with one stream each",
             Self::Handshake => "Full handshakes",
             Self::Resumed => "Resumed handshakes",
+            Self::PostQuantum => "Full handshakes with X25519MLKEM768",
             Self::Requests => "Requests of 100 B, answers of 1 KiB, 100 at a time",
             Self::Datagrams => "Datagrams of 1,200 B",
             Self::Idle => "Memory of an idle connection",
+            Self::Latency => "Latency of requests under load",
         }
     }
 
@@ -97,8 +107,8 @@ impl Mode {
             Self::Bulk | Self::BulkStreams | Self::BulkConnections => {
                 Quantity::Cost { scale: 1_073_741_824.0 / 1e9, unit: "s/GiB" }
             }
-            Self::Handshake | Self::Resumed => Quantity::Cost { scale: 1e-6, unit: "ms" },
-            Self::Requests => Quantity::Cost { scale: 1e-3, unit: "µs" },
+            Self::Handshake | Self::Resumed | Self::PostQuantum => Quantity::Cost { scale: 1e-6, unit: "ms" },
+            Self::Requests | Self::Latency => Quantity::Cost { scale: 1e-3, unit: "µs" },
             Self::Datagrams => Quantity::Rate,
             Self::Idle => Quantity::Memory,
         }
@@ -108,8 +118,8 @@ impl Mode {
     pub fn yardsticks(self) -> &'static [Peer] {
         match self {
             Self::Bulk | Self::BulkStreams | Self::BulkConnections => &[Peer::Floor, Peer::Quinn, Peer::TcpRustls],
-            Self::Handshake | Self::Resumed => &[Peer::TcpRustls, Peer::Quinn],
-            Self::Requests | Self::Idle => &[Peer::Quinn],
+            Self::Handshake | Self::Resumed | Self::PostQuantum => &[Peer::TcpRustls, Peer::Quinn],
+            Self::Requests | Self::Idle | Self::Latency => &[Peer::Quinn],
             Self::Datagrams => &[Peer::UdpGso, Peer::Udp, Peer::Quinn],
         }
     }
@@ -124,8 +134,8 @@ impl Mode {
     pub fn amount(self, bytes: u64, scale: f64) -> u64 {
         let amount = match self {
             Self::Bulk | Self::BulkStreams | Self::BulkConnections => return bytes,
-            Self::Handshake | Self::Resumed => 1_000.0,
-            Self::Requests => 200_000.0,
+            Self::Handshake | Self::Resumed | Self::PostQuantum => 1_000.0,
+            Self::Requests | Self::Latency => 200_000.0,
             Self::Datagrams => 1_000_000.0,
             Self::Idle => 2_000.0,
         };

@@ -10,6 +10,7 @@ use crate::{
     peers::Peer,
     run::{Plan, Run},
     statistics::{Cost, Ratio, Summary, median},
+    workload::latency::Latency,
 };
 
 /// The form of the document.
@@ -81,9 +82,9 @@ fn shown(mode: Mode, ratio: Option<Ratio>) -> Option<Ratio> {
 fn throughput_heading(mode: Mode) -> Option<&'static str> {
     match mode {
         Mode::Bulk | Mode::BulkStreams | Mode::BulkConnections => Some("Gbit/s"),
-        Mode::Handshake | Mode::Resumed | Mode::Requests => Some("per second"),
+        Mode::Handshake | Mode::Resumed | Mode::PostQuantum | Mode::Requests => Some("per second"),
         Mode::Datagrams => Some("arrived"),
-        Mode::Idle => None,
+        Mode::Idle | Mode::Latency => None,
     }
 }
 
@@ -176,6 +177,11 @@ fn markdown(rows: &[Vec<String>]) -> String {
 
 /// Legend of a mode's table.
 pub fn legend(mode: Mode) -> &'static str {
+    if mode == Mode::Latency {
+        return "CPU time of the server per request, over all conditions. Below: p50, p99 and p99.9 of the time from when a request \
+                was due to its answer, medians over the rounds, at shares of the contender's own capacity, and at 1,000 requests per \
+                second beside a transfer.";
+    }
     match mode.quantity() {
         Quantity::Cost { .. } => {
             "CPU time, user and system, per unit: median over the rounds. ×: median over the rounds of the ratio to that \
@@ -193,10 +199,33 @@ pub fn legend(mode: Mode) -> &'static str {
     }
 }
 
+/// Latencies of a contender in each condition: medians over its runs.
+fn latencies(runs: &[Run], peer: Peer) -> Vec<String> {
+    let own: Vec<&Run> = runs.iter().filter(|run| run.mode == Mode::Latency && run.peer == peer).collect();
+    let of = |place: usize| own.iter().filter_map(move |run| run.client.latencies.as_ref()?.get(place));
+    let conditions = own.first().and_then(|run| run.client.latencies.as_ref()).map_or(0, Vec::len);
+    let line = |place: usize| {
+        let middle = |pick: fn(&Latency) -> f64| median(of(place).map(pick));
+        let condition = &of(place).next()?.condition;
+        Some(format!(
+            "{}, {condition} ({:.0} per second): {:.0}, {:.0}, {:.0} µs",
+            peer.name(),
+            middle(|latency| latency.offered)?,
+            middle(|latency| latency.p50_us)?,
+            middle(|latency| latency.p99_us)?,
+            middle(|latency| latency.p999_us)?,
+        ))
+    };
+    (0..conditions).filter_map(line).collect()
+}
+
 /// Evidence of a mode's runs beside their cost: asymmetric operations, early data.
 #[expect(clippy::cast_precision_loss, reason = "counts of a few thousand")]
 pub fn evidence(mode: Mode, runs: &[Run], peers: &[Peer]) -> Vec<String> {
-    if !matches!(mode, Mode::Handshake | Mode::Resumed) {
+    if mode == Mode::Latency {
+        return peers.iter().flat_map(|&peer| latencies(runs, peer)).collect();
+    }
+    if !matches!(mode, Mode::Handshake | Mode::Resumed | Mode::PostQuantum) {
         return Vec::new();
     }
     let line = |&peer: &Peer| {

@@ -144,7 +144,7 @@ fn verify(job: Job, client: &SideReport, server: &SideReport) -> Result<()> {
         Mode::Bulk | Mode::BulkStreams | Mode::BulkConnections | Mode::Requests | Mode::Datagrams => {
             ensure!(server.content_samples > 0, "the server compared nothing");
         }
-        Mode::Handshake => {
+        Mode::Handshake | Mode::PostQuantum => {
             // Where nobody counts signatures, that no session was resumed is what can be said.
             let full = server.signatures.map_or(client.resumed == Some(0), |count| count == job.amount);
             ensure!(full, "not every handshake was a full one: {server:?}");
@@ -154,6 +154,7 @@ fn verify(job: Job, client: &SideReport, server: &SideReport) -> Result<()> {
             ensure!(resumed, "not every session was resumed: {server:?}");
         }
         Mode::Idle => ensure!(server.memory_growth.is_some(), "the server did not look at its memory"),
+        Mode::Latency => ensure!(client.latencies.is_some(), "the client measured no latency"),
     }
     Ok(())
 }

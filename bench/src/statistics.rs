@@ -72,6 +72,10 @@ fn cpu_per_unit(side: &SideReport) -> f64 {
 /// Cost of a unit of work on a side: nanoseconds of CPU time, or bytes of memory.
 #[expect(clippy::cast_precision_loss, reason = "a report does not need 2^53 bytes")]
 pub fn cost_of(run: &Run, side: Side) -> Option<f64> {
+    // The client waits for the time of its requests without a sleep, so that its CPU time means nothing.
+    if run.mode == Mode::Latency && side != Side::Server {
+        return None;
+    }
     if run.mode == Mode::Idle {
         let growth = run.server.memory_growth? as f64 / run.server.units as f64;
         return (side == Side::Server).then_some(growth);
@@ -88,7 +92,9 @@ pub fn cost_of(run: &Run, side: Side) -> Option<f64> {
 #[expect(clippy::cast_precision_loss, reason = "a report does not need 2^53 ns")]
 pub fn per_second(run: &Run) -> f64 {
     let side = match run.mode {
-        Mode::Handshake | Mode::Resumed | Mode::Requests | Mode::Idle => &run.client,
+        Mode::Handshake | Mode::Resumed | Mode::PostQuantum | Mode::Requests | Mode::Idle | Mode::Latency => {
+            &run.client
+        }
         _ => &run.server,
     };
     side.units as f64 * 1e9 / side.wall_ns.max(1) as f64

@@ -54,7 +54,7 @@ fn every_contender_moves_every_byte() {
 fn every_mode_works_with_every_contender_that_can() {
     let Some(cpus) = cpus() else { return eprintln!("skipped: needs two CPUs") };
     // Without `bulk`, which has a test of its own.
-    let modes = "bulk-streams,bulk-connections,hs,hsr,rr,dgram,idle";
+    let modes = "bulk-streams,bulk-connections,hs,hsr,rr,dgram,idle,latency,hs-ml-kem";
     let arguments = ["all", "--no-write", "--modes", modes, "--size", "4MiB", "--scale", "0.01", "--peers", ALWAYS];
     let (document, errors) = measure(&arguments, &cpus);
     let runs = document["runs"].as_array().expect("runs");
@@ -62,14 +62,24 @@ fn every_mode_works_with_every_contender_that_can() {
     let names = |mode: &str| -> Vec<&str> { of(mode).iter().filter_map(|run| run["peer"].as_str()).collect() };
     assert_eq!(names("bulk-streams"), ["floor", "tiderace", "quinn"], "{errors}");
     assert_eq!(names("bulk-connections"), ["floor", "tcp-rustls", "tiderace", "quinn"], "{errors}");
-    for mode in ["hs", "hsr"] {
+    for mode in ["hs", "hsr", "hs-ml-kem"] {
         assert_eq!(names(mode), ["tcp-rustls", "tiderace", "tiderace-in-place", "quinn"], "{errors}");
     }
     assert_eq!(names("idle"), ["tcp-rustls", "tiderace", "quinn"], "{errors}");
     assert_eq!(names("rr"), ["tiderace", "tiderace-service", "quinn"], "{errors}");
+    assert_eq!(names("latency"), ["tiderace", "quinn"], "{errors}");
+    for run in of("latency") {
+        let latencies = run["client"]["latencies"].as_array().expect("latencies");
+        assert_eq!(latencies.len(), 5, "{run}");
+        for latency in latencies {
+            let [p50, p99, p999] =
+                ["p50_us", "p99_us", "p999_us"].map(|name| latency[name].as_f64().expect("a number"));
+            assert!(0.0 < p50 && p50 <= p99 && p99 <= p999, "{run}");
+        }
+    }
     assert_eq!(names("dgram"), ["floor", "udp-gso", "udp", "tiderace", "quinn"], "{errors}");
     // One signature and one key agreement make a full handshake; a resumed one is not signed.
-    for run in of("hs") {
+    for run in [of("hs"), of("hs-ml-kem")].concat() {
         let server = &run["server"];
         assert_eq!((server["signatures"].as_u64(), server["key_agreements"].as_u64()), (Some(10), Some(10)), "{run}");
     }
@@ -109,10 +119,11 @@ fn every_mode_works_with_the_contenders_that_were_asked_for() {
     let (document, errors) =
         measure(&["all", "--no-write", "--size", "4MiB", "--scale", "0.01", "--peers", &peers], &cpus);
     let runs = document["runs"].as_array().expect("runs");
-    for mode in ["bulk", "bulk-streams", "bulk-connections", "hs", "hsr", "rr", "dgram", "idle"] {
+    for mode in ["bulk", "bulk-streams", "bulk-connections", "hs", "hsr", "rr", "dgram", "idle", "latency", "hs-ml-kem"]
+    {
         let ran = |peer: &str| runs.iter().find(|run| run["mode"] == mode && run["peer"] == peer);
         for &peer in &asked_for {
-            let can = (mode, peer) != ("hsr", "s2n-quic");
+            let can = !matches!((mode, peer), ("hsr", "s2n-quic") | ("hs-ml-kem", "s2n-quic" | "quiche"));
             let Some(run) = ran(peer) else {
                 assert!(!can, "{mode} with {peer} did not run: {errors}");
                 continue;
@@ -120,7 +131,7 @@ fn every_mode_works_with_the_contenders_that_were_asked_for() {
             assert!(can, "{run}");
             let (client, server) = (&run["client"], &run["server"]);
             match mode {
-                "hs" => assert!(server["signatures"] == 10 || client["resumed"] == 0, "{run}"),
+                "hs" | "hs-ml-kem" => assert!(server["signatures"] == 10 || client["resumed"] == 0, "{run}"),
                 "hsr" => assert_eq!(client["early"], 10, "early data is accepted: {run}"),
                 "idle" => assert!(server["memory_growth"].as_u64().is_some_and(|bytes| bytes > 0), "{run}"),
                 _ => assert!(server["content_samples"].as_u64().is_some_and(|places| places > 0), "{run}"),

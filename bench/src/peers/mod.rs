@@ -118,11 +118,13 @@ impl Peer {
         match self {
             Self::Floor => mode.moves_bytes() || mode == Mode::Datagrams,
             Self::UdpGso | Self::Udp => mode == Mode::Datagrams,
-            Self::TcpRustls => !matches!(mode, Mode::BulkStreams | Mode::Requests | Mode::Datagrams),
-            Self::TideraceInPlace => matches!(mode, Mode::Handshake | Mode::Resumed),
+            Self::TcpRustls => !matches!(mode, Mode::BulkStreams | Mode::Requests | Mode::Datagrams | Mode::Latency),
+            Self::TideraceInPlace => matches!(mode, Mode::Handshake | Mode::Resumed | Mode::PostQuantum),
             Self::TideraceService => mode == Mode::Requests,
-            Self::S2nQuic => mode != Mode::Resumed,
-            Self::Tiderace | Self::Quinn | Self::Noq | Self::Quiche | Self::QuicGo => true,
+            Self::S2nQuic => !matches!(mode, Mode::Resumed | Mode::PostQuantum),
+            Self::QuicGo => !matches!(mode, Mode::Latency | Mode::PostQuantum),
+            Self::Quiche => mode != Mode::PostQuantum,
+            Self::Tiderace | Self::Quinn | Self::Noq => true,
         }
     }
 }
@@ -246,6 +248,9 @@ pub fn execute(arguments: &Arguments) -> Result<ExitCode> {
     let (peer, job) = (arguments.peer, arguments.job);
     if !peer.can(job.mode) {
         bail!("{} cannot do {}", peer.name(), job.mode.name());
+    }
+    if job.mode == Mode::PostQuantum {
+        identity::prefer_post_quantum();
     }
     sys::end_after(arguments.time_limit);
     if let Some(cpu) = arguments.cpu {

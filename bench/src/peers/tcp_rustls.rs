@@ -39,9 +39,11 @@ pub fn serve(job: Job, listen: SocketAddr, announce: impl FnOnce(&Announcement) 
     announce(&Announcement::new(listener.local_addr()?, &identity.authority))?;
     match job.mode {
         Mode::Bulk | Mode::BulkConnections => receive_bulk(&listener, &tls, job),
-        Mode::Handshake | Mode::Resumed => accept_handshakes(&listener, &tls, job),
+        Mode::Handshake | Mode::Resumed | Mode::PostQuantum => accept_handshakes(&listener, &tls, job),
         Mode::Idle => keep_idle(&listener, &tls, job),
-        Mode::BulkStreams | Mode::Requests | Mode::Datagrams => bail!("TCP has no streams and no datagrams"),
+        Mode::BulkStreams | Mode::Requests | Mode::Datagrams | Mode::Latency => {
+            bail!("TCP has no streams and no datagrams")
+        }
     }
 }
 
@@ -50,9 +52,11 @@ pub fn run(job: Job, to: SocketAddr, trust: &[u8]) -> Result<SideReport> {
     let tls = Arc::new(identity::client_config(trust, job.resumes(), false)?);
     match job.mode {
         Mode::Bulk | Mode::BulkConnections => send_bulk(&tls, job, to),
-        Mode::Handshake | Mode::Resumed => connect_handshakes(&tls, job, to),
+        Mode::Handshake | Mode::Resumed | Mode::PostQuantum => connect_handshakes(&tls, job, to),
         Mode::Idle => open_idle(&tls, job, to),
-        Mode::BulkStreams | Mode::Requests | Mode::Datagrams => bail!("TCP has no streams and no datagrams"),
+        Mode::BulkStreams | Mode::Requests | Mode::Datagrams | Mode::Latency => {
+            bail!("TCP has no streams and no datagrams")
+        }
     }
 }
 

@@ -4,6 +4,7 @@ mod bulk;
 mod datagrams;
 mod handshakes;
 mod idle;
+pub mod latency;
 mod requests;
 
 use std::net::SocketAddr;
@@ -40,10 +41,11 @@ pub fn serve<S: Stack>(
         announce(&Announcement::new(stack.address()?, &trust))?;
         let report = match job.mode {
             Mode::Bulk | Mode::BulkStreams | Mode::BulkConnections => bulk::serve(&mut stack, job).await,
-            Mode::Handshake | Mode::Resumed => handshakes::serve(&mut stack, job).await,
+            Mode::Handshake | Mode::Resumed | Mode::PostQuantum => handshakes::serve(&mut stack, job).await,
             Mode::Requests => requests::serve(&mut stack, job).await,
             Mode::Datagrams => datagrams::serve(&mut stack, job).await,
             Mode::Idle => idle::serve(&mut stack, job).await,
+            Mode::Latency => latency::serve(&mut stack, job).await,
         }?;
         stack.wait_idle().await;
         Ok(SideReport { socket_buffer: stack.socket_buffer(), ..report })
@@ -57,10 +59,11 @@ pub fn run<S: Stack>(job: Job, to: SocketAddr, trust: &[u8]) -> Result<SideRepor
         let mut stack = S::client(&trust, Settings::of(&job))?;
         let report = match job.mode {
             Mode::Bulk | Mode::BulkStreams | Mode::BulkConnections => bulk::send(&stack, job, to).await,
-            Mode::Handshake | Mode::Resumed => handshakes::connect(&stack, job, to).await,
+            Mode::Handshake | Mode::Resumed | Mode::PostQuantum => handshakes::connect(&stack, job, to).await,
             Mode::Requests => requests::ask_all(&stack, job, to).await,
             Mode::Datagrams => datagrams::send(&stack, job, to).await,
             Mode::Idle => idle::connect(&stack, job, to).await,
+            Mode::Latency => latency::ask_all(&stack, job, to).await,
         }?;
         stack.wait_idle().await;
         Ok(SideReport { socket_buffer: stack.socket_buffer(), ..report })

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
+use bytes::Bytes;
 use tokio::task::JoinSet;
 
 use super::{answer, ask, connect};
@@ -44,14 +45,23 @@ pub async fn ask_all<S: Stack>(stack: &S, job: Job, to: SocketAddr) -> Result<Si
     let source = Source::new();
     let (request, response) = (source.bytes_at(0, REQUEST), source.bytes_at(0, RESPONSE));
     let connection = connect(stack, to).await?;
+    let mut meter = Meter::start();
+    in_progress(&connection, job.amount, &request, &response).await?;
+    meter.stop();
+    let datagrams = stack.counts(std::slice::from_ref(&connection));
+    connection.close();
+    Ok(SideReport { content_samples: job.amount, datagrams, ..meter.report(Role::Client, job.amount) })
+}
+
+/// Asks `amount` times, with as many requests in progress as every stack is asked for.
+pub async fn in_progress<C: Connection>(connection: &C, amount: u64, request: &Bytes, response: &Bytes) -> Result<()> {
     let started = Arc::new(AtomicU64::new(0));
     let mut asking = JoinSet::new();
-    let mut meter = Meter::start();
     for _ in 0..CONCURRENT {
         let (connection, started) = (connection.clone(), started.clone());
         let (request, response) = (request.clone(), response.clone());
         asking.spawn(async move {
-            while started.fetch_add(1, Relaxed) < job.amount {
+            while started.fetch_add(1, Relaxed) < amount {
                 let answered = ask(&connection, request.clone()).await?;
                 ensure!(answered == response, "the server's answer is wrong");
             }
@@ -61,8 +71,5 @@ pub async fn ask_all<S: Stack>(stack: &S, job: Job, to: SocketAddr) -> Result<Si
     while let Some(asked) = asking.join_next().await {
         asked??;
     }
-    meter.stop();
-    let datagrams = stack.counts(std::slice::from_ref(&connection));
-    connection.close();
-    Ok(SideReport { content_samples: job.amount, datagrams, ..meter.report(Role::Client, job.amount) })
+    Ok(())
 }

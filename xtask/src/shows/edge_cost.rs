@@ -1,4 +1,4 @@
-//! Cost of requests and bytes at the edge, beside nginx and Caddy, over HTTP/3 and HTTP/2: files, and the answers of a back end. The same
+//! Cost of requests and bytes at the edge, beside nginx, Caddy and HAProxy, over HTTP/3 and HTTP/2: files, and the answers of a back end. The same
 //! content, the same client, the same connections; what is measured is the processor time of the gateway. Rounds are interleaved.
 
 use std::{collections::BTreeMap, time::Duration};
@@ -17,11 +17,21 @@ const LIMIT: Duration = Duration::from_secs(3_600);
 const SMALL: usize = 1_000;
 const LARGE: usize = 64 << 20;
 
+/// No more than a peer.
+const PEER: Target = Target::AtMost(1.0);
+
 /// A server under load.
 struct Server {
     name: &'static str,
     protocol: &'static str,
     running: usize,
+}
+
+impl Server {
+    /// Returns whether it can do this work: HAProxy has no files.
+    fn can(&self, work: &Work) -> bool {
+        self.name != "haproxy" || work.is_proxied()
+    }
 }
 
 /// Amount of work.
@@ -39,6 +49,10 @@ struct Work {
 }
 
 impl Work {
+    fn is_proxied(&self) -> bool {
+        self.path.starts_with(BACK)
+    }
+
     fn is_large(&self) -> bool {
         self.size == LARGE
     }
@@ -73,17 +87,24 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     let caddy = servers::build_caddy(context)?;
     let scratch = context.commands.scratch("edge-cost")?;
     servers::site(&scratch, &[("small", SMALL), ("large", LARGE)])?;
-    let ports = [servers::port()?, servers::port()?, servers::port()?, servers::port()?];
-    let back = ports[3];
+    let ports = [servers::port()?, servers::port()?, servers::port()?, servers::port()?, servers::port()?];
+    let back = ports[4];
     let mut running = [
         Gentle(servers::edge(context, &program, &scratch, ports[0], back)?),
         Gentle(servers::caddy(context, &caddy, &scratch, ports[1], back)?),
         Gentle(servers::nginx(context, &scratch, ports[2], back)?),
+        Gentle(servers::haproxy(context, &scratch, ports[3], back)?),
         Gentle(servers::back_end(context, &scratch, back)?),
     ];
-    let servers =
-        [("tiderace", "h3", 0), ("tiderace", "h2", 0), ("caddy", "h3", 1), ("caddy", "h2", 1), ("nginx", "h2", 2)]
-            .map(|(name, protocol, running)| Server { name, protocol, running });
+    let servers = [
+        ("tiderace", "h3", 0),
+        ("tiderace", "h2", 0),
+        ("caddy", "h3", 1),
+        ("caddy", "h2", 1),
+        ("nginx", "h2", 2),
+        ("haproxy", "h2", 3),
+    ]
+    .map(|(name, protocol, running)| Server { name, protocol, running });
     for (at, port) in ports.iter().enumerate() {
         servers::wait(*port).with_context(|| running[at].0.printed())?;
     }
@@ -92,7 +113,7 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     let (mut cost, mut rate) = (Values::new(), Values::new());
     for round in 0..=rounds {
         for server in &servers {
-            for (at, work) in works.iter().enumerate() {
+            for (at, work) in works.iter().enumerate().filter(|(_, work)| server.can(work)) {
                 let mut command = std::process::Command::new(&load_program);
                 command.args([server.protocol, &format!("127.0.0.1:{}", ports[server.running])]);
                 command.arg(scratch.join("cert.pem")).args([&work.path, "4", work.parallel, work.requests]);
@@ -128,10 +149,14 @@ fn rows(work: &Work, at: usize, cost: &Values, rate: &Values) -> Vec<Row> {
     let (h3, h2) = (("tiderace", "h3"), ("tiderace", "h2"));
     let mut rows = vec![
         row("HTTP/3 / own HTTP/2", h3, h2, Target::AtMost(work.own)).detail(load()),
-        row("Caddy's HTTP/3 / ours", ("caddy", "h3"), h3, Target::AtLeast(3.0)),
-        row("ours over HTTP/2 / nginx's", h2, ("nginx", "h2"), Target::Printed),
+        row("Caddy's HTTP/3 / ours", ("caddy", "h3"), h3, Target::AtLeast(if work.is_large() { 4.0 } else { 5.0 })),
+        row("ours over HTTP/2 / nginx's", h2, ("nginx", "h2"), if work.is_proxied() { Target::Printed } else { PEER }),
         row("ours over HTTP/3 / nginx's HTTP/2", h3, ("nginx", "h2"), Target::Printed),
     ];
+    if work.is_proxied() {
+        let target = if work.is_large() { Target::Printed } else { PEER };
+        rows.push(row("ours over HTTP/2 / HAProxy's", h2, ("haproxy", "h2"), target));
+    }
     for (key, values) in cost.iter().filter(|(key, _)| key.2 == at) {
         let (scale, unit, what) = if work.is_large() { (1.0, "s", "GiB") } else { (1e6, "µs", "requests") };
         let values: Vec<f64> = values.iter().map(|value| value * scale).collect();

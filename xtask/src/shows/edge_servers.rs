@@ -1,4 +1,4 @@
-//! Gateways to compare: ours, Caddy and nginx, with the same site and certificate, and before the same back end.
+//! Gateways to compare: ours, Caddy, nginx and HAProxy, with the same site and certificate, and before the same back end.
 
 use std::{
     net::TcpListener,
@@ -114,6 +114,23 @@ pub(super) fn nginx(context: &Context, scratch: &Path, port: u16, back: u16) -> 
         scratch.display()
     );
     start_nginx(context, scratch, "nginx", &http)
+}
+
+/// Starts HAProxy, which has no files: HTTP/2 to clients, connections to the back end that requests share.
+pub(super) fn haproxy(context: &Context, scratch: &Path, port: u16, back: u16) -> Result<Running> {
+    let read = |name: &str| std::fs::read_to_string(scratch.join(name));
+    let identity = scratch.join("identity.pem");
+    std::fs::write(&identity, read("cert.pem")? + &read("key.pem")?)?;
+    let config = scratch.join("haproxy.cfg");
+    let text = format!(
+        "global\n  tune.h2.max-concurrent-streams 100\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n  timeout server 60s\n  \
+         http-reuse aggressive\nfrontend clients\n  bind 127.0.0.1:{port} ssl crt {} alpn h2 ssl-min-ver TLSv1.3\n  default_backend back\n\
+         backend back\n  http-request replace-path ^{BACK}/(.*) /\\1\n  server one 127.0.0.1:{back}\n",
+        identity.display()
+    );
+    std::fs::write(&config, text)?;
+    let mut command = Command::new("haproxy");
+    context.commands.start("edge-cost-haproxy", command.args(["-db", "-f"]).arg(config))
 }
 
 /// Starts the back end of all: nginx with the same files, over HTTP/1.1.

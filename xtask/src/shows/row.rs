@@ -116,6 +116,13 @@ impl Target {
     }
 }
 
+impl From<f64> for Target {
+    /// At most this.
+    fn from(most: f64) -> Self {
+        Self::AtMost(most)
+    }
+}
+
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -9,38 +9,47 @@ use serde_json::Value;
 use super::{
     Case, Context,
     command::{cargo, load},
-    counts, flood, interop,
+    counts, edge_cost, flood, interop,
     row::{Row, Target},
 };
 
-/// Of the floor, on either side of a bulk transfer.
-const BULK_TO_FLOOR: f64 = 1.25;
+/// Of the floor, the sending and the receiving side of a bulk transfer.
+const SENDER_TO_FLOOR: f64 = 1.10;
+const RECEIVER_TO_FLOOR: f64 = 1.30;
 /// Of quinn, on either side of a bulk transfer.
 const BULK_TO_QUINN: f64 = 0.43;
 /// Of kernel TCP with TLS, both sides of a bulk transfer together.
-const BULK_TO_TCP: f64 = 1.32;
+const BULK_TO_TCP: f64 = 1.15;
 /// 50 connections, of one.
 const CONNECTIONS_TO_ONE: f64 = 1.10;
 /// Of quinn, the server's side of a request.
 const REQUEST_TO_QUINN: f64 = 0.48;
 /// The same of a service.
 const SERVED_TO_QUINN: f64 = 0.38;
+/// Requests per second, of quinn's.
+const RATE_TO_QUINN: f64 = 1.3;
+/// Of quinn, p99 of requests at half of the capacity.
+const P99_TO_QUINN: f64 = 1.0;
 /// Of TCP with TLS, the server's side of a full handshake.
 const HANDSHAKE_TO_TCP: f64 = 1.15;
 /// Of TCP with TLS, the server's side of a resumed handshake.
-const RESUMED_TO_TCP: f64 = 1.07;
+const RESUMED_TO_TCP: f64 = 1.2;
 /// An idle connection at the server, in KiB.
-const IDLE_KIB: f64 = 11.0;
+const IDLE_KIB: f64 = 10.5;
+/// Percent of a processor that 10,000 idle connections take.
+const IDLE_PERCENT: f64 = 0.1;
 
 /// The cases in their order.
 pub(super) fn cases() -> Vec<Case> {
     let case = |name, about, measure| Case { name, about, measure };
     vec![
         case("bulk", "CPU per GiB beside the floor, quinn and TCP+TLS; 50 connections beside one", bulk),
-        case("requests", "CPU per small request beside quinn", requests),
+        case("requests", "CPU per small request, and requests per second, beside quinn", requests),
+        case("latency", "latency of requests at shares of the capacity, and beside a transfer", latency),
         case("handshakes", "CPU and signatures per full and resumed handshake beside TCP+TLS", handshakes),
         case("counts", "allocations per request and handshake, whatever the machine does beside", counts::measure),
-        case("idle", "memory of an idle connection", idle),
+        case("idle", "memory of an idle connection, CPU time of 10,000", idle),
+        case("gateway", "files and proxied answers beside nginx, HAProxy and Caddy", edge_cost::measure),
         case("datagrams", "datagrams per core beside raw UDP sockets", datagrams),
         case("flood", "latency of a connection under 5,000 handshakes per second", flood::flood),
         case("many", "cost of a packet beside 10,000 idle connections", flood::idle_beside),
@@ -52,8 +61,10 @@ pub(super) fn cases() -> Vec<Case> {
 fn bulk(context: &Context) -> Result<Vec<Row>> {
     let report = Report::get(context, "bulk,bulk-connections", "floor,tcp-rustls,tiderace,quinn")?;
     let mut rows = Vec::new();
-    for (yardstick, target) in [("floor", BULK_TO_FLOOR), ("quinn", BULK_TO_QUINN)] {
-        for (name, side) in [("sender", Side::Client), ("receiver", Side::Server)] {
+    for (yardstick, targets) in
+        [("floor", [SENDER_TO_FLOOR, RECEIVER_TO_FLOOR]), ("quinn", [BULK_TO_QUINN, BULK_TO_QUINN])]
+    {
+        for (target, (name, side)) in targets.into_iter().zip([("sender", Side::Client), ("receiver", Side::Server)]) {
             let what = format!("CPU per GiB, {name}: ours / {yardstick}");
             rows.push(report.ratio(what, ("bulk", "tiderace"), ("bulk", yardstick), side, target));
         }
@@ -62,6 +73,10 @@ fn bulk(context: &Context) -> Result<Vec<Row>> {
     rows.push(report.ratio("CPU per GiB: 50 connections / one".to_owned(), many, one, Side::Sum, CONNECTIONS_TO_ONE));
     let tcp = ("bulk", "tcp-rustls");
     rows.push(report.ratio("CPU per GiB, both sides: ours / TCP+TLS".to_owned(), one, tcp, Side::Sum, BULK_TO_TCP));
+    let lost = |peer| report.values("bulk", peer, |run| run["client"]["datagrams"]["lost"].as_f64());
+    let quinn = median(lost("quinn")).map_or_else(|| "–".to_owned(), |lost| format!("{lost:.0}"));
+    let row = Row::median("packets lost on loopback, 2 GiB", &lost("tiderace"), "", Target::Exactly(0.0));
+    rows.push(row.detail(format!("quinn: {quinn}; {}", report.about("bulk"))));
     Ok(rows)
 }
 
@@ -70,15 +85,49 @@ fn requests(context: &Context) -> Result<Vec<Row>> {
     let report = Report::get(context, "rr", "tiderace,tiderace-service,quinn")?;
     let beside =
         |what: &str, peer, target| report.ratio(what.to_owned(), ("rr", peer), ("rr", "quinn"), Side::Server, target);
+    let rate = |what: &str, peer| {
+        let ratios = report.values("rr", peer, |run| {
+            let other = report.runs("rr", "quinn").find(|other| other["round"] == run["round"])?;
+            Some(other["client"]["wall_ns"].as_f64()? / run["client"]["wall_ns"].as_f64()?)
+        });
+        Row::median(what, &ratios, "", Target::AtLeast(RATE_TO_QUINN)).detail(report.about("rr"))
+    };
     Ok(vec![
         beside("CPU per request, server: ours / quinn", "tiderace", REQUEST_TO_QUINN),
         beside("CPU per request, server: ours as a service / quinn", "tiderace-service", SERVED_TO_QUINN),
+        rate("requests per second: ours / quinn", "tiderace"),
+        rate("requests per second: ours as a service / quinn", "tiderace-service"),
     ])
+}
+
+/// Latency of requests under load.
+fn latency(context: &Context) -> Result<Vec<Row>> {
+    let report = Report::get(context, "latency", "tiderace,quinn")?;
+    let of = |run: &Value, condition: &str, field: &str| {
+        let latencies = run["client"]["latencies"].as_array()?;
+        latencies.iter().find(|latency| latency["condition"] == condition)?[field].as_f64()
+    };
+    let mut rows = Vec::new();
+    for condition in ["50 %", "80 %", "95 %", "transfer on the same connection", "transfer on another"] {
+        for (name, field) in [("p50", "p50_us"), ("p99", "p99_us"), ("p99.9", "p999_us")] {
+            let ratios = report.values("latency", "tiderace", |run| {
+                let other = report.runs("latency", "quinn").find(|other| other["round"] == run["round"])?;
+                Some(of(run, condition, field)? / of(other, condition, field)?)
+            });
+            let target =
+                if (condition, name) == ("50 %", "p99") { Target::AtMost(P99_TO_QUINN) } else { Target::Printed };
+            let own = |peer| median(report.values("latency", peer, |run| of(run, condition, field)));
+            let shown = |peer| own(peer).map_or_else(|| "–".to_owned(), |value| format!("{value:.0} µs"));
+            let row = Row::median(format!("{name} of a request, {condition}: ours / quinn"), &ratios, "", target);
+            rows.push(row.detail(format!("{} and {}; {}", shown("tiderace"), shown("quinn"), report.about("latency"))));
+        }
+    }
+    Ok(rows)
 }
 
 /// CPU and asymmetric operations per handshake.
 fn handshakes(context: &Context) -> Result<Vec<Row>> {
-    let report = Report::get(context, "hs,hsr", "tcp-rustls,tiderace")?;
+    let report = Report::get(context, "hs,hsr,hs-ml-kem", "tcp-rustls,tiderace,quinn")?;
     let against_tcp = |what: &str, mode, target| {
         report.ratio(what.to_owned(), (mode, "tiderace"), (mode, "tcp-rustls"), Side::Server, target)
     };
@@ -90,6 +139,20 @@ fn handshakes(context: &Context) -> Result<Vec<Row>> {
     Ok(vec![
         against_tcp("CPU per full handshake, server: ours / TCP+TLS", "hs", HANDSHAKE_TO_TCP),
         against_tcp("CPU per resumed handshake, server: ours / TCP+TLS", "hsr", RESUMED_TO_TCP),
+        report.ratio(
+            "CPU per full handshake with X25519MLKEM768, server: ours / TCP+TLS".to_owned(),
+            ("hs-ml-kem", "tiderace"),
+            ("hs-ml-kem", "tcp-rustls"),
+            Side::Server,
+            Target::Printed,
+        ),
+        report.ratio(
+            "CPU per full handshake, server: ours / quinn".to_owned(),
+            ("hs", "tiderace"),
+            ("hs", "quinn"),
+            Side::Server,
+            Target::Printed,
+        ),
         count("part of resumed handshakes with 0-RTT", "hsr", "client", "early", 1.0),
         count("signatures per full handshake", "hs", "server", "signatures", 1.0),
         count("signatures per resumed handshake", "hsr", "server", "signatures", 0.0),
@@ -106,7 +169,14 @@ fn idle(context: &Context) -> Result<Vec<Row>> {
     };
     let beside = median(kib("quinn")).map_or_else(|| "–".to_owned(), |quinn| format!("{quinn:.1}"));
     let row = Row::median("memory of an idle connection, server", &kib("tiderace"), "KiB", Target::AtMost(IDLE_KIB));
-    Ok(vec![row.detail(format!("quinn: {beside} KiB; {}", report.about("idle")))])
+    let memory = row.detail(format!("quinn: {beside} KiB; {}", report.about("idle")));
+    let mut rest =
+        cargo(&context.root, ["run", "--locked", "--profile", "dist", "-p", "tiderace", "--example", "rest"]);
+    let ended = context.commands.run("rest", &mut rest, Duration::from_secs(3_600))?.ok()?;
+    let seen: Value = serde_json::from_str(ended.stdout.trim()).context("the example said something else")?;
+    let percent = seen["cpu_percent"].as_f64().context("the example counted nothing")?;
+    let time = Row::new("CPU time of 10,000 idle connections", percent, "%", Target::AtMost(IDLE_PERCENT));
+    Ok(vec![memory, time.detail(format!("of a processor; {}; {}", ended.stdout.trim(), load()))])
 }
 
 /// Datagrams per core, beside raw sockets: printed without a target.
@@ -172,12 +242,19 @@ impl Report {
     }
 
     /// The cost of one mode and contender divided by that of another in the same round.
-    fn ratio(&self, what: String, own: (&str, &str), beside: (&str, &str), side: Side, target: f64) -> Row {
+    fn ratio(
+        &self,
+        what: String,
+        own: (&str, &str),
+        beside: (&str, &str),
+        side: Side,
+        target: impl Into<Target>,
+    ) -> Row {
         let ratios = self.values(own.0, own.1, |run| {
             let other = self.runs(beside.0, beside.1).find(|other| other["round"] == run["round"])?;
             Some(side.cost(run)? / side.cost(other)?)
         });
-        Row::median(what, &ratios, "", Target::AtMost(target)).detail(self.about(own.0))
+        Row::median(what, &ratios, "", target.into()).detail(self.about(own.0))
     }
 
     /// Conditions of the measurement.
