@@ -63,6 +63,30 @@ fn both_directions_on_several_connections_and_streams() {
 }
 
 #[test]
+fn a_server_with_shards_says_what_each_has_had() {
+    let server = Service::start(&["perf", "server", "--listen", "127.0.0.1:0", "--shards", "2", "--json"]);
+    // The kernel chooses by the client's address until it knows an ID of the server.
+    let client = ["perf", "client", server.address(), "--insecure", "--bytes", "20 kB", "--connections", "2", "--json"];
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| assert_eq!(run_json(&client)["connections"]["completed"], 2));
+        }
+    });
+    let (code, lines) = server.interrupt();
+    assert_eq!(code, Some(0));
+    let shards: Vec<&Value> = lines.iter().filter(|line| line["event"] == "shard").collect();
+    let connections: Vec<u64> = shards.iter().map(|line| count(&line["connections"])).collect();
+    assert_eq!((connections.len(), connections.iter().sum::<u64>()), (2, 32), "{shards:?}");
+    // All 16 clients come to one shard in one of 33,000 runs.
+    assert!(connections.iter().all(|&connections| connections > 0), "{shards:?}");
+    for more in [&["--shards", "0"][..], &["--shards", "2", "--tcp"]] {
+        let output = run(&[&["perf", "server"], more].concat());
+        assert_eq!(output.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("--shards"), "{output:?}");
+    }
+}
+
+#[test]
 fn a_time_ends_uploads_and_downloads() {
     let server = Service::perf();
     for direction in ["--upload", "--download"] {

@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddr,
+    num::NonZeroU8,
     process::ExitCode,
     sync::{
         Arc,
@@ -12,7 +13,9 @@ use std::{
 
 use clap::Parser;
 use serde_json::json;
-use tiderace::{Connection, EndpointOptions, ReadError, RecvStream, SendStream, ServerConfig, WriteError};
+use tiderace::{
+    Connection, Endpoint, EndpointOptions, ReadError, RecvStream, SendStream, ServerConfig, Shards, WriteError,
+};
 use tokio::sync::Notify;
 
 use super::{
@@ -43,14 +46,19 @@ use crate::{
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
   tiderace perf server
+  tiderace perf server --shards 4
   tiderace perf server --listen 0.0.0.0:4433 --cert cert.pem --key key.pem --cc bbr3
   tiderace perf server --listen 0.0.0.0:4433 --tcp --cc bbr --json")]
 pub(super) struct Args {
     /// Listen on this address (UDP, or TCP with --tcp); port 0 takes any free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:4433")]
     pub(super) listen: SocketAddr,
+    /// Drive so many sockets of the address, each on a thread of its own; the kernel passes each packet to the one that holds its
+    /// connection
+    #[arg(long, value_name = "NUMBER", default_value_t = NonZeroU8::MIN)]
+    shards: NonZeroU8,
     /// Use the kernel's TCP with TLS 1.3 in place of QUIC
-    #[arg(long, conflicts_with_all = ["mtu", "fec", "ack_frequency", "loss_tolerance", "qlog", "pcapng"])]
+    #[arg(long, conflicts_with_all = ["shards", "mtu", "fec", "ack_frequency", "loss_tolerance", "qlog", "pcapng"])]
     tcp: bool,
     /// Print lines of JSON
     #[arg(long)]
@@ -85,7 +93,8 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
     let mut config = ServerConfig::new(Arc::new(tls), Arc::new(profile));
     config.observe = watched.observer();
     let mut interrupt = Interrupt::listen()?;
-    let options = EndpointOptions { server: Some(config), ..EndpointOptions::default() };
+    let shards = Shards::new(args.shards);
+    let options = EndpointOptions { server: Some(config), shards, ..EndpointOptions::default() };
     let endpoint = watched.endpoint(args.listen, options).map_err(|error| cannot_listen(args.listen, &error))?;
     say_listening(endpoint.local_addr(), fingerprint, false, args.json)?;
     let (sums, cpu_before) = (Arc::new(Sums::default()), process_time());
@@ -135,7 +144,26 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
             write_out(&format!("memory: {}\n", soak.text()))?;
         }
     }
+    if args.shards > NonZeroU8::MIN {
+        say_shards(&endpoint, args.json)?;
+    }
     sums.print(args.json, cpu_before)
+}
+
+/// Prints the connections of each shard, and the datagrams that reached it for another one.
+fn say_shards(endpoint: &Endpoint, json: bool) -> Result<(), Failure> {
+    for shard in 0..endpoint.shards() {
+        let (stats, _) = endpoint.shard_stats(shard);
+        if json {
+            write_json_line(&json!({
+                "event": "shard", "shard": shard, "connections": stats.connections, "forwarded": stats.forwarded,
+            }))?;
+        } else {
+            let (connections, forwarded) = (stats.connections, stats.forwarded);
+            write_out(&format!("shard {shard}: {connections} connections, {forwarded} datagrams forwarded\n"))?;
+        }
+    }
+    Ok(())
 }
 
 /// Prints the address of the server, and how clients trust it.
