@@ -115,6 +115,9 @@ impl Client {
     }
 }
 
+/// Field of the earlier draft.
+const DRAFT02: HeaderName = HeaderName::from_static("sec-webtransport-http3-draft02");
+
 /// Head of the request for a session.
 fn head(request: Request<()>, draft: Draft, protocols: &[&str]) -> Result<Request<()>, ConnectError> {
     let (mut head, ()) = request.into_parts();
@@ -123,9 +126,11 @@ fn head(request: Request<()>, draft: Draft, protocols: &[&str]) -> Result<Reques
     }
     head.method = Method::CONNECT;
     head.extensions.insert(Protocol::from_static(draft.token()));
+    // Fields of another session, where the request is forwarded, say nothing of this one.
+    head.headers.remove(DRAFT02);
+    head.headers.remove(protocols::AVAILABLE);
     if draft == Draft::Earlier {
-        let field = HeaderName::from_static("sec-webtransport-http3-draft02");
-        head.headers.insert(field, HeaderValue::from_static("1"));
+        head.headers.insert(DRAFT02, HeaderValue::from_static("1"));
     }
     if !protocols.is_empty() {
         let value = protocols::value(protocols).ok_or(ConnectError::Request("has a protocol that cannot be sent"))?;

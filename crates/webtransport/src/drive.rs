@@ -89,8 +89,8 @@ where
             }
         }
     };
-    let is_violated = matches!(inner.lock().end, Some(SessionEnd::Violation { .. }));
-    if is_violated {
+    let is_reset = matches!(inner.lock().end, Some(SessionEnd::Violation { .. } | SessionEnd::BrokenOff));
+    if is_reset {
         return;
     }
     // Dropped before its end, the body would have the stream reset before the last capsule has left.

@@ -21,6 +21,9 @@ pub enum SessionEnd {
         /// Code sent to the peer.
         code: u32,
     },
+    /// Broken off by this end.
+    #[error("the session was broken off here")]
+    BrokenOff,
     /// The peer reset the session's request.
     #[error("the peer reset the session (code {:#x})", .0.0)]
     Reset(Code),

@@ -10,7 +10,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use h3_quic::{Datagrams, SessionStreams};
+use h3_quic::{Code, Datagrams, SessionStreams};
 
 use crate::{capsules::Violation, error::SessionEnd, flow::Flow, lock::lock, outgoing::Outgoing};
 
@@ -168,6 +168,14 @@ impl Inner {
         // draft-ietf-webtrans-http3 §6 MUST: cut at the boundary of a character
         let at = reason.floor_char_boundary(crate::capsules::MAX_REASON);
         self.outgoing.close(code, reason[..at].to_owned());
+    }
+
+    /// Breaks the session off: its request's stream is reset.
+    pub(crate) fn abort(&self) {
+        if self.terminate(SessionEnd::BrokenOff) {
+            self.streams.give_up(Code::REQUEST_CANCELLED);
+            self.outgoing.abort();
+        }
     }
 
     /// Ends the session because the peer violates its rules.

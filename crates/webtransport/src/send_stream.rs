@@ -195,14 +195,53 @@ impl SendStream {
         .await
     }
 
+    /// Waits until the peer sends STOP_SENDING, or the stream or the session has ended, while nothing is written.
+    pub async fn stopped(&mut self) -> WriteError {
+        poll_fn(|cx| {
+            let mut place = lock(&self.half.0);
+            let Sending { stream, header, written, end, waker, is_finished, .. } = &mut *place;
+            let Some(open) = stream.as_mut().filter(|_| !*is_finished) else {
+                return Poll::Ready(closed(end.as_ref()));
+            };
+            let polled = open.poll_stopped(cx);
+            if polled.is_pending() {
+                *waker = Some(cx.waker().clone());
+            }
+            match ready!(polled) {
+                tiderace::WriteError::Stopped(code) => {
+                    let unsent = unsent(open, *header, *written);
+                    *stream = None;
+                    drop(place);
+                    self.session.0.change(|state| state.flow.refund(unsent));
+                    self.session.0.leave(self.id, true);
+                    Poll::Ready(WriteError::Stopped(from_http3(code)))
+                }
+                tiderace::WriteError::ConnectionClosed(reason) => Poll::Ready(SessionEnd::from(reason).into()),
+                _ => Poll::Ready(closed(end.as_ref())),
+            }
+        })
+        .await
+    }
+
     /// Gives the stream up with the application's code. Where the peer accepts RESET_STREAM_AT, the header still arrives, so that
     /// the peer's session learns of the stream and its code.
     pub fn reset(&mut self, code: u32) {
+        self.reset_behind(code, false);
+    }
+
+    /// As [`reset`](Self::reset), and all data that was written still arrives, where the peer accepts RESET_STREAM_AT. Otherwise data under
+    /// way is lost.
+    pub fn reset_after_written(&mut self, code: u32) {
+        self.reset_behind(code, true);
+    }
+
+    fn reset_behind(&mut self, code: u32, delivers: bool) {
         let mut place = lock(&self.half.0);
         let Sending { stream, header, written, .. } = &mut *place;
         let Some(mut open) = stream.take() else { return };
         // draft-ietf-webtrans-http3 §4.4 MUST: the header is within the reliable size
-        let _ = open.reset_at(to_http3(code), *header).or_else(|_| open.reset(to_http3(code)));
+        let reliable = if delivers { *header + *written } else { *header };
+        let _ = open.reset_at(to_http3(code), reliable).or_else(|_| open.reset(to_http3(code)));
         let unsent = unsent(&open, *header, *written);
         place.delivered.get_or_insert(Err(WriteError::StreamClosed));
         drop(place);

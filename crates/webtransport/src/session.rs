@@ -220,6 +220,12 @@ impl Session {
         self.inner().close(code, reason);
     }
 
+    /// Breaks the session off without a code: resets its request and its streams (H3_REQUEST_CANCELLED). For a program that has lost what the
+    /// session was for.
+    pub fn abort(&self) {
+        self.inner().abort();
+    }
+
     /// Waits until the session has ended. Returns the reason.
     pub async fn closed(&self) -> SessionEnd {
         self.inner().ended().await

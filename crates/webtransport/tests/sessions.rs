@@ -102,6 +102,57 @@ async fn resets_and_stops_carry_the_applications_code() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_is_heard_while_nothing_is_written() {
+    let Pair { ours, theirs, .. } = &pair(Config::default(), open(), true, None).await;
+    let (mut send, _back) = within(ours.open_bi()).await.unwrap();
+    let (_reply, mut recv) = within(theirs.accept_bi()).await.unwrap();
+    let early = tokio::time::timeout(std::time::Duration::from_millis(50), send.stopped()).await;
+    assert!(early.is_err(), "{early:?}");
+    recv.stop(9);
+    assert_eq!(within(send.stopped()).await, WriteError::Stopped(Some(9)));
+    assert_eq!(within(send.stopped()).await, WriteError::StreamClosed);
+    // The end of the session is heard, too.
+    let (mut send, _back) = within(ours.open_bi()).await.unwrap();
+    let (stopped, ()) = tokio::join!(within(send.stopped()), async { ours.close(3, "") });
+    assert_eq!(stopped, WriteError::Session(SessionEnd::ClosedHere { code: 3 }));
+}
+
+/// Packets are lost, so that much is under way when the reset leaves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_leaves_what_was_written_before_where_it_is_asked_to() {
+    let Pair { ours, theirs, .. } = &pair(Config::default(), open(), true, Some(0.1)).await;
+    let data: Vec<u8> = (0..100_000_u32).map(|number| number as u8).collect();
+    for _ in 0..3 {
+        let mut send = within(ours.open_uni()).await.unwrap();
+        within(send.write_all(&data)).await.unwrap();
+        send.reset_after_written(5);
+        let mut recv = within(theirs.accept_uni()).await.unwrap();
+        let mut arrived = Vec::new();
+        let end = loop {
+            match within(recv.read_chunk(10_000)).await {
+                Ok(Some(part)) => arrived.extend(part),
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        assert_eq!((end, arrived == data), (Err(ReadError::Reset(Some(5))), true), "{} bytes", arrived.len());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_breaks_off_has_no_code() {
+    for by_server in [true, false] {
+        let Pair { client: _client, ours, theirs, ends, .. } = pair(Config::default(), open(), true, None).await;
+        let (breaking, other) = if by_server { (theirs, ours) } else { (ours, theirs) };
+        breaking.abort();
+        assert_eq!(breaking.end(), Some(SessionEnd::BrokenOff));
+        let end = within(other.closed()).await;
+        assert!(matches!(end, SessionEnd::Reset(h3_quic::Code::REQUEST_CANCELLED)), "{end}");
+        assert!(ends.quic.close_reason().is_none(), "the connection goes on");
+    }
+}
+
 /// draft-ietf-webtrans-http3 §6 MUST
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_close_reaches_all_who_wait() {
