@@ -29,7 +29,9 @@ use crate::{
     driver::Driver,
     error::{Code, Error, Violation},
     fields::{self, Protocol, Target, promised},
+    interim::OnInterim,
     priority,
+    priority_update::ChangePriority,
     session_handle::{GiveUp, SessionOffer, SessionStreams},
     sessions::SessionSupport,
     settings::{PeerSettings, Settings},
@@ -74,6 +76,11 @@ impl std::fmt::Debug for Reserved {
 }
 
 impl Reserved {
+    /// Handle that changes the request's priority later, during its response too.
+    pub fn change_priority(&self) -> ChangePriority {
+        ChangePriority::new(&self.requests.handle.shared, self.send.id())
+    }
+
     /// Sends the request, as [`SendRequest::send`] does.
     ///
     /// # Errors
@@ -232,7 +239,7 @@ impl SendRequest {
             send.become_tunnel();
         }
         self.send_content(send, &mut recv, body, give_up.clone()).await?;
-        let response = self.final_response(&mut recv, id).await?;
+        let response = self.final_response(&mut recv, id, head.extensions.get()).await?;
         // RFC 9110 §8.6: what would have come to another request, or before; nothing comes.
         let is_empty = head.method == http::Method::HEAD || matches!(response.status().as_u16(), 204 | 304);
         let length = if is_connect && response.status().is_success() {
@@ -290,7 +297,12 @@ impl SendRequest {
     }
 
     /// Reads the fields of the response that counts, after any interim ones (RFC 9114 §4.1).
-    async fn final_response(&self, recv: &mut Receiver, id: StreamId) -> Result<Response<()>, Error> {
+    async fn final_response(
+        &self,
+        recv: &mut Receiver,
+        id: StreamId,
+        on_interim: Option<&OnInterim>,
+    ) -> Result<Response<()>, Error> {
         let shared = &self.handle.shared;
         let mut interim = 0;
         loop {
@@ -308,6 +320,9 @@ impl SendRequest {
                     if interim > MAX_INTERIM {
                         let reason = format!("more than {MAX_INTERIM} interim responses");
                         return Err(recv.malformed(Violation { code: Code::EXCESSIVE_LOAD, reason }));
+                    }
+                    if let Some(on_interim) = on_interim {
+                        on_interim.call(response);
                     }
                 }
                 Ok(response) => return Ok(response),

@@ -33,6 +33,11 @@ impl CriticalStream {
         &mut self.waiting
     }
 
+    /// Returns whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// Bytes held.
     pub(crate) fn held(&self) -> usize {
         self.waiting.capacity()

@@ -53,7 +53,8 @@ impl Incoming {
 /// Drives what belongs to no request.
 pub(crate) struct Driver {
     shared: Arc<Shared>,
-    /// Control stream of this endpoint. It carries the settings and at most two GOAWAY identifiers, so it needs no bound.
+    /// Control stream of this endpoint. It carries the settings, at most two GOAWAY identifiers, and changes of priorities when nothing else
+    /// waits, so it needs no bound.
     control: CriticalStream,
     // RFC 9114 §6.2.1 MUST NOT-2, RFC 9204 §4.2 MUST NOT-2: one that is dropped would ask the peer to stop
     incoming: Vec<Incoming>,
@@ -87,6 +88,10 @@ impl Driver {
     }
 
     fn try_poll(&mut self, cx: &mut Context<'_>) -> Result<(), Stop> {
+        // Changes of priorities wait as long as the server does not read: of each request the last.
+        if self.control.is_empty() {
+            self.shared.lock().changes.write(self.control.waiting());
+        }
         // RFC 9114 §6.2 SHOULD-2, RFC 9114 §7.2.4.2 MUST-1, MUST NOT-2: before all else, and whatever has come
         self.control.poll(cx, &self.shared.quic)?;
         while let Poll::Ready(stream) = self.shared.quic.poll_accept_uni(cx) {
@@ -127,6 +132,9 @@ impl Driver {
         let state = &mut *self.shared.lock();
         if state.driver.as_ref().is_none_or(|driver| !driver.will_wake(cx.waker())) {
             state.driver = Some(cx.waker().clone());
+            if !state.changes.is_empty() {
+                cx.waker().wake_by_ref();
+            }
         }
         state.encoder_stream.poll(cx, &self.shared.quic)?;
         state.decoder_stream.poll(cx, &self.shared.quic)?;

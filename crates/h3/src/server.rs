@@ -36,7 +36,9 @@ use crate::{
     driver::Driver,
     error::{Awaited, Code, Error, Violation},
     fields::{self, Protocol, promised},
+    interim::InterimResponses,
     opening, priority,
+    priority_update::PriorityChanges,
     session_handle::{GiveUp, SessionOffer, SessionStreams},
     sessions::SessionSupport,
     settings::Settings,
@@ -68,6 +70,9 @@ pub struct Options {
     /// Support of WebTransport sessions. An extended CONNECT then has a [`SessionOffer`] in its extensions.
     /// Sessions count among `max_requests`, their streams only until their headers were read.
     pub sessions: Option<SessionSupport>,
+    /// Put [`PriorityChanges`](crate::PriorityChanges) and [`InterimResponses`](crate::InterimResponses) into the extensions of requests,
+    /// for programs that forward them.
+    pub forwards: bool,
     /// Callback for requests that never reach the service.
     pub refused: Option<Arc<dyn Fn(RefusedRequest) + Send + Sync>>,
 }
@@ -152,6 +157,7 @@ impl Default for Options {
             drain: Duration::from_secs(30),
             compression: Arc::default(),
             sessions: None,
+            forwards: false,
             refused: None,
         }
     }
@@ -452,8 +458,14 @@ where
     let id = send.id();
     // Dropping both halves gives the stream up.
     let (length, mut request) = request_of(&mut send, &mut recv, options).await?;
-    let asked = shared.take_update(id).unwrap_or_else(|| priority::of(request.headers()));
-    shared.quic.set_priority(id, asked);
+    let early = shared.take_update(id);
+    shared.quic.set_priority(id, early.unwrap_or_else(|| priority::of(request.headers())));
+    let interim = options.forwards.then(|| {
+        request.extensions_mut().insert(PriorityChanges::new(&shared, id, early));
+        let interim = InterimResponses::new(&shared.memory);
+        request.extensions_mut().insert(interim.clone());
+        interim
+    });
     let given_up = if request.extensions().get::<Protocol>().is_some() {
         send.has_datagrams();
         recv.has_datagrams();
@@ -476,11 +488,15 @@ where
     let response = {
         // In its place, and in its scope: what is moved into a selection takes its room twice, for as long as the task is there.
         let mut answer = pin!(service(request));
-        tokio::select! {
-            response = &mut answer => response,
-            () = stopped() => {
+        let answered = tokio::select! {
+            answered = answer_or_interim(answer.as_mut(), interim.as_ref(), &mut send) => answered,
+            () = stopped() => Err(Error::Reset(Code::REQUEST_CANCELLED)),
+        };
+        match answered {
+            Ok(response) => response,
+            Err(error) => {
                 send.reset(Code::REQUEST_CANCELLED);
-                let ended = Err(Error::Reset(Code::REQUEST_CANCELLED));
+                let ended = Err(error);
                 outcome.note(&ended);
                 return ended;
             }
@@ -522,6 +538,31 @@ where
         send.reset(given_up.get().unwrap_or_else(|| error.reset_code()));
     }
     sent
+}
+
+/// Waits for the response of a service, and sends its interim responses before.
+async fn answer_or_interim<B>(
+    mut answer: Pin<&mut impl Future<Output = Response<B>>>,
+    interim: Option<&InterimResponses>,
+    send: &mut Sender,
+) -> Result<Response<B>, Error> {
+    let Some(interim) = interim else { return Ok(answer.await) };
+    loop {
+        let (head, charge) = tokio::select! {
+            biased;
+            next = interim.next() => next,
+            response = &mut answer => {
+                // What the service has sent with its last step comes first, and leaves with the response.
+                for (head, _) in interim.end() {
+                    send.fields(|| fields::of_response(&head))?;
+                }
+                return Ok(response);
+            }
+        };
+        send.fields(|| fields::of_response(&head))?;
+        drop(charge);
+        send.flush().await?;
+    }
 }
 
 /// Adds datagrams, and the streams of a session if both endpoints support them, to the request's extensions.

@@ -20,6 +20,7 @@ use crate::{
     flows::Flows,
     frame,
     priority::Updates,
+    priority_update::Changes,
     sessions::{SessionSupport, Sessions},
     settings::Settings,
 };
@@ -89,6 +90,7 @@ pub(crate) struct State {
     pub(crate) failure: Option<Error>,
     /// Changes of priorities that have come before the requests that they are about.
     updates: Updates,
+    pub(crate) changes: Changes,
     pub(crate) flows: Flows,
     pub(crate) sessions: Sessions,
     /// Charge of the queues of streams that belong to no request.
@@ -106,7 +108,7 @@ impl State {
         }
     }
 
-    fn wake_driver(&self) {
+    pub(crate) fn wake_driver(&self) {
         if let Some(driver) = &self.driver {
             driver.wake_by_ref();
         }
@@ -136,6 +138,7 @@ impl Shared {
             goaway: None,
             failure: None,
             updates: Updates::default(),
+            changes: Changes::default(),
             flows: Flows::new(memory.empty()),
             sessions: Sessions::new(max_early, memory.clone()),
             queues: memory.empty(),
@@ -358,7 +361,12 @@ impl Shared {
             let reason = format!("a priority for stream {stream}, which is no request");
             return Err(Violation { code: Code::ID_ERROR, reason });
         }
-        self.lock().updates.note(stream, priority);
+        {
+            let state = &mut *self.lock();
+            if !state.changes.on_change(stream, priority) {
+                state.updates.note(stream, priority);
+            }
+        }
         self.quic.set_priority(StreamId(stream), priority);
         Ok(())
     }
