@@ -320,6 +320,7 @@ async fn serve_h3(connection: &Connection, client: Client, context: &ListenerCon
         drain: generation.config.drain.0,
         compression: context.shared.compression.clone(),
         sessions: generation.sessions.as_ref().map(|settings| settings.support(connection)),
+        forwards: true,
         refused: Some(Arc::new(refused)),
     };
     let listener = context.clone();

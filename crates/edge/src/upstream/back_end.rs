@@ -24,7 +24,7 @@ use tiderace::{ProcessBudget, transport::memory::ProcessCharge};
 use tokio::{sync::Semaphore, task::AbortHandle};
 
 use super::{
-    SendError, health,
+    SendError, health, interim,
     names::{Resolver, Source},
     quic::{NoStream, QuicPool},
     read_ahead,
@@ -279,7 +279,8 @@ impl BackEnd {
                 Err(NoStream::FallBack) => {}
             }
         }
-        let request = self.address(request);
+        let mut request = self.address(request);
+        interim::over_tcp(&mut request);
         match self.client(&request).request(request).await {
             Ok(response) => {
                 if let Some(quic) = quic {

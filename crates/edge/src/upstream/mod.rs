@@ -2,10 +2,11 @@
 //!
 //! `back_end` is a back end with its pools of connections; `quic` reaches those that speak HTTP/3; `send_error` has the cause of a failed
 //! request; `names` finds addresses; `sticky` keeps a client at one back end; `health` checks them; `switch` processes requests that switch
-//! to another protocol, and `tunnel` carries it.
+//! to another protocol, and `tunnel` carries it; `interim` passes interim responses on.
 
 mod back_end;
 mod health;
+mod interim;
 pub(crate) mod names;
 mod quic;
 mod read_ahead;

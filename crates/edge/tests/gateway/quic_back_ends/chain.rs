@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// A gateway in front of the one of `behind`, over HTTP/3.
-fn in_front(name: &str, behind: &Site, rest: &str, top: &str) -> (Site, Directory) {
+pub(super) fn in_front(name: &str, behind: &Site, rest: &str, top: &str) -> (Site, Directory) {
     let pem = std::fs::read_to_string(behind.directory.0.join("cert.pem")).unwrap();
     let tls = "tls = { roots = 'ROOTS', name = 'localhost' }";
     gateway(name, &pem, &format!("{top}[[route]]\nto = \"h3://{}\"\n{tls}\n{rest}", behind.address))

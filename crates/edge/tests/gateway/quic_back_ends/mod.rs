@@ -3,8 +3,10 @@
 mod chain;
 mod fall_back;
 mod hostile;
-mod origin;
+mod interim;
+pub(crate) mod origin;
 mod pool;
+mod priorities;
 
 use std::{sync::Arc, time::Duration};
 

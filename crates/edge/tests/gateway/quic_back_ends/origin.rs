@@ -17,19 +17,19 @@ use tokio::{sync::watch, task::JoinHandle};
 use crate::site::{Body, Directory, Site};
 
 /// A certificate for `app.internal`.
-pub(super) fn certified() -> rcgen::CertifiedKey<rcgen::KeyPair> {
+pub(crate) fn certified() -> rcgen::CertifiedKey<rcgen::KeyPair> {
     rcgen::generate_simple_self_signed(vec!["app.internal".to_owned()]).unwrap()
 }
 
 /// An endpoint for HTTP/3 with this certificate.
-fn listen(address: SocketAddr, made: &rcgen::CertifiedKey<rcgen::KeyPair>, profile: Profile) -> Endpoint {
+pub(crate) fn listen(address: SocketAddr, made: &rcgen::CertifiedKey<rcgen::KeyPair>, profile: Profile) -> Endpoint {
     let identity = Identity::from_der(vec![made.cert.der().to_vec()], made.signing_key.serialize_der()).unwrap();
     let tls = RustlsServer::builder().identity(identity).alpn(h3_quic::ALPN).early_data(true).build().unwrap();
     Endpoint::server(address, ServerConfig::new(Arc::new(tls), Arc::new(profile))).unwrap()
 }
 
 /// A gateway in front of back ends whose certificate is `pem`, with `config`, in which ROOTS is a file of it.
-pub(super) fn gateway(name: &str, pem: &str, config: &str) -> (Site, Directory) {
+pub(crate) fn gateway(name: &str, pem: &str, config: &str) -> (Site, Directory) {
     // The roots have to be there before the gateway is.
     let roots = Directory::new(&format!("{name}-roots"));
     let file = roots.write("roots.pem", pem);
@@ -42,13 +42,13 @@ pub(super) fn route(address: SocketAddr, rest: &str) -> String {
 }
 
 /// A back end over HTTP/3.
-pub(super) struct Origin {
-    pub(super) address: SocketAddr,
+pub(crate) struct Origin {
+    pub(crate) address: SocketAddr,
     /// Certificate in PEM.
-    pub(super) certificate: String,
+    pub(crate) certificate: String,
     /// Connections that were accepted, and those of them that resumed a session.
-    pub(super) accepted: Arc<AtomicUsize>,
-    pub(super) resumed: Arc<AtomicUsize>,
+    pub(crate) accepted: Arc<AtomicUsize>,
+    pub(crate) resumed: Arc<AtomicUsize>,
     drains: watch::Sender<usize>,
     endpoint: Arc<Endpoint>,
     task: JoinHandle<()>,
@@ -63,7 +63,7 @@ impl Drop for Origin {
 
 impl Origin {
     /// One whose service gets each request with the number of its connection.
-    pub(super) async fn start<S, F>(service: S) -> Self
+    pub(crate) async fn start<S, F>(service: S) -> Self
     where
         S: Fn(Request<RequestBody>, usize) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Response<Body>> + Send + 'static,
@@ -71,7 +71,7 @@ impl Origin {
         Self::start_at("127.0.0.1:0".parse().unwrap(), &certified(), Profile::default(), service).await
     }
 
-    pub(super) async fn start_at<S, F>(
+    pub(crate) async fn start_at<S, F>(
         address: SocketAddr,
         made: &rcgen::CertifiedKey<rcgen::KeyPair>,
         profile: Profile,
@@ -101,7 +101,8 @@ impl Origin {
                 drained.mark_unchanged();
                 connections.spawn(async move {
                     let drain = async { drop(drained.changed().await) };
-                    let options = server::Options { max_cancelled: u32::MAX, ..server::Options::default() };
+                    let options =
+                        server::Options { max_cancelled: u32::MAX, forwards: true, ..server::Options::default() };
                     let _ = server::serve(connection, options, drain, service).await;
                 });
             }
@@ -110,11 +111,11 @@ impl Origin {
     }
 
     /// Announces the end of all connections.
-    pub(super) fn drain(&self) {
+    pub(crate) fn drain(&self) {
         self.drains.send_modify(|count| *count += 1);
     }
 
-    pub(super) fn accepted(&self) -> usize {
+    pub(crate) fn accepted(&self) -> usize {
         self.accepted.load(Ordering::SeqCst)
     }
 }
