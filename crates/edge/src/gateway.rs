@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http::{HeaderName, Method, Request, Response, StatusCode, Version, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 
@@ -302,21 +302,11 @@ async fn respond(
     let tunnel = asked.map(|asked| (asked, tunnel::Client::of(&mut request, capsules)));
     let answered = request.extensions_mut().remove::<body::Answered>();
     let headers = request.headers_mut();
-    fields::strip(headers);
-    fields::introduce(headers, peer.remote.ip(), &entry.record.host, entry.record.early);
-    if let Some(certificate) = &peer.certificate {
-        certificate.introduce(headers);
-    }
-    if let Some(user) = &entry.record.user {
-        let user = HeaderValue::from_bytes(user.as_bytes()).ok();
-        headers.extend(user.map(|user| (fields::FORWARDED_USER, user)));
-    }
+    peer.introduce(headers, &entry.record.host, entry.record.early, entry.record.user.as_deref());
     if let Some((asked, ..)) = &tunnel {
         asked.ask(&mut request);
     }
-    if target.route.strip || !target.route.rewrite.is_empty() {
-        replace_path(&mut request, &target.route.path, &target.route.rewrite);
-    }
+    target.direct(request.uri_mut());
     target.site.request(request.headers_mut());
     let answer = match upstream.send(request).await {
         Ok(answer) => answer,
@@ -399,20 +389,6 @@ fn unanswered(failure: Failure, entry: &mut Entry) -> GatewayResponse {
     if status == StatusCode::SERVICE_UNAVAILABLE { busy() } else { plain(status) }.into()
 }
 
-/// Replaces the route's path, `prefix`, in the request's path by `by`.
-fn replace_path(request: &mut Request<AnyBody>, prefix: &str, by: &str) {
-    let uri = request.uri();
-    let Some(rest) = uri.path().strip_prefix(prefix.trim_end_matches('/')) else { return };
-    let path = match (by.trim_end_matches('/'), rest.trim_start_matches('/')) {
-        // `/api` becomes `/v2`, not `/v2/`.
-        (by, "") if !by.is_empty() && !rest.starts_with('/') => by.to_owned(),
-        (by, rest) => format!("{by}/{rest}"),
-    };
-    if let Some(uri) = path::with_path(uri, &path) {
-        *request.uri_mut() = uri;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -455,31 +431,6 @@ mod tests {
             (Version::HTTP_3, "https://user@a/x", &[], None),
         ] {
             assert_eq!(host(&request(version, uri, hosts)).as_deref(), expected, "{uri} {hosts:?}");
-        }
-    }
-
-    #[test]
-    fn the_path_of_a_route_can_be_left_out() {
-        for (path, prefix, expected) in [
-            ("/api/x?y=1", "/api", "/x?y=1"),
-            ("/api", "/api/", "/"),
-            ("/api//evil", "/api", "/evil"),
-            ("/x", "/", "/x"),
-        ] {
-            let mut request = request(Version::HTTP_11, path, &["a"]);
-            replace_path(&mut request, prefix, "");
-            assert_eq!(request.uri().to_string(), expected);
-        }
-        for (path, prefix, by, expected) in [
-            ("/api/x?y=1", "/api", "/v2", "/v2/x?y=1"),
-            ("/api", "/api", "/v2", "/v2"),
-            ("/api/", "/api", "/v2/", "/v2/"),
-            ("/api//x", "/api", "/", "/x"),
-            ("/x", "/", "/v2", "/v2/x"),
-        ] {
-            let mut request = request(Version::HTTP_11, path, &["a"]);
-            replace_path(&mut request, prefix, by);
-            assert_eq!(request.uri().to_string(), expected, "{path}");
         }
     }
 }

@@ -8,6 +8,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
+use http::Uri;
 use tiderace::{
     IdGeneration, KeyRing, LoadBalancers, ProcessBudget,
     transport::ring::{RingKey, StrikeRegister},
@@ -93,6 +94,17 @@ pub(crate) struct Target {
     /// Limit for the requests of each client.
     pub(crate) rate: Option<Arc<RateLimit>>,
     pub(crate) auth: Option<BasicAuth>,
+}
+
+impl Target {
+    /// Changes the path of a request into the one that a back end is asked for.
+    pub(crate) fn direct(&self, uri: &mut Uri) {
+        if (self.route.strip || !self.route.rewrite.is_empty())
+            && let Some(replaced) = path::replaced(uri, &self.route.path, &self.route.rewrite)
+        {
+            *uri = replaced;
+        }
+    }
 }
 
 /// A back end, a directory, another URL, a proxy to targets that clients name or for IP packets, or sessions of WebTransport.
@@ -257,7 +269,7 @@ impl Generation {
                     RouteHandler::IpProxy(Box::new(IpProxy::new((index, route), proxy, &shared)?))
                 } else if let Some(section) = &route.webtransport {
                     let clients = &persistent.session_clients;
-                    let sessions = SessionRoute::new(section, &config.limits, &places, clients, metrics);
+                    let sessions = SessionRoute::new((route, section), &config.limits, clients, &surroundings)?;
                     RouteHandler::Sessions(Box::new(sessions))
                 } else if !route.redirect.is_empty() {
                     RouteHandler::Redirect(Redirect::new(route))

@@ -46,6 +46,17 @@ pub(crate) fn with_path(uri: &Uri, path: &str) -> Option<Uri> {
     Uri::from_parts(parts).ok()
 }
 
+/// The request target with `by` in place of `prefix`, which its path begins with; `None` when it does not.
+pub(crate) fn replaced(uri: &Uri, prefix: &str, by: &str) -> Option<Uri> {
+    let rest = uri.path().strip_prefix(prefix.trim_end_matches('/'))?;
+    let path = match (by.trim_end_matches('/'), rest.trim_start_matches('/')) {
+        // `/api` becomes `/v2`, not `/v2/`.
+        (by, "") if !by.is_empty() && !rest.starts_with('/') => by.to_owned(),
+        (by, rest) => format!("{by}/{rest}"),
+    };
+    with_path(uri, &path)
+}
+
 /// A path in its normal form.
 pub(crate) fn normal(path: &str) -> Result<Normal<'_>, Refused> {
     if !path.starts_with('/') {
@@ -222,6 +233,25 @@ mod tests {
         assert_eq!(of(&Method::GET, &uri("*")), Err(Refused));
         assert_eq!(of(&Method::GET, &uri("localhost:443")), Err(Refused));
         assert_eq!(with_path(&uri("https://a/x//y?b=//c"), "/x/y"), Some(uri("https://a/x/y?b=//c")));
+    }
+
+    #[test]
+    fn the_path_of_a_route_can_be_left_out() {
+        for (path, prefix, by, expected) in [
+            ("/api/x?y=1", "/api", "", "/x?y=1"),
+            ("/api", "/api/", "", "/"),
+            ("/api//evil", "/api", "", "/evil"),
+            ("/x", "/", "", "/x"),
+            ("/api/x?y=1", "/api", "/v2", "/v2/x?y=1"),
+            ("/api", "/api", "/v2", "/v2"),
+            ("/api/", "/api", "/v2/", "/v2/"),
+            ("/api//x", "/api", "/", "/x"),
+            ("/x", "/", "/v2", "/v2/x"),
+        ] {
+            let replaced = replaced(&path.parse().unwrap(), prefix, by).map(|uri| uri.to_string());
+            assert_eq!(replaced.as_deref(), Some(expected), "{path}");
+        }
+        assert_eq!(replaced(&Uri::from_static("/other"), "/api", "/v2"), None);
     }
 
     #[test]

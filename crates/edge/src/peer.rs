@@ -2,11 +2,11 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
 use tiderace::ConnectionBudget;
 
 use crate::{
-    client_certificate::ClientCertificate, delivery::SentBytes, ending::Cause, policy::PolicyProgress,
+    client_certificate::ClientCertificate, delivery::SentBytes, ending::Cause, fields, policy::PolicyProgress,
     setup_time::SetupTime,
 };
 
@@ -42,6 +42,18 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
+    /// Makes the fields of the client's request those for a back end: without what concerns the connection, and with what is said of the
+    /// client.
+    pub(crate) fn introduce(&self, fields: &mut HeaderMap, host: &str, early: bool, user: Option<&str>) {
+        fields::strip(fields);
+        fields::introduce(fields, self.remote.ip(), host, early);
+        if let Some(certificate) = &self.certificate {
+            certificate.introduce(fields);
+        }
+        let user = user.and_then(|user| HeaderValue::from_bytes(user.as_bytes()).ok());
+        fields.extend(user.map(|user| (fields::FORWARDED_USER, user)));
+    }
+
     /// Returns whether the client has shown that it receives at its address.
     pub(crate) fn is_validated(&self) -> bool {
         !self.early || self.quic.as_ref().is_none_or(|quic| quic.has_validated_address() == Some(true))

@@ -44,7 +44,13 @@ impl ReadRoom {
         Ok(length)
     }
 
-    fn on_read(&mut self, length: usize) {
+    /// Bytes that may be read at once.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Grows after a read of this length that has filled the room.
+    pub(crate) fn on_read(&mut self, length: usize) {
         let next = (2 * self.bytes).min(MAX);
         if length >= self.bytes && next > self.bytes && self.charge.try_set((self.parts * next) as u64) {
             self.bytes = next;

@@ -8,13 +8,17 @@ use crate::{
     config,
     masque::{ClientLimits, Clients},
     metrics::Metrics,
+    setup::SetupError,
     stream_target::StreamTarget,
+    upstream::{SessionDialer, Surroundings},
 };
 
 /// Sessions of a route.
 pub(crate) struct SessionRoute {
     pub(crate) config: config::WebTransport,
     pub(crate) target: Arc<StreamTarget>,
+    /// Connections to a back end that speaks WebTransport itself.
+    pub(crate) dialer: Option<Arc<SessionDialer>>,
     pub(crate) limits: ClientLimits,
     pub(crate) clients: Arc<Clients>,
     pub(crate) settings: webtransport::Config,
@@ -22,14 +26,16 @@ pub(crate) struct SessionRoute {
 }
 
 impl SessionRoute {
-    /// Configured sessions of a route. `places` are those with all back ends.
+    /// Configured sessions of a route.
+    ///
+    /// # Errors
+    /// When the certificates that a back end is verified by cannot be used.
     pub(crate) fn new(
-        config: &config::WebTransport,
+        (route, config): (&config::Route, &config::WebTransport),
         limits: &config::Limits,
-        places: &Arc<tokio::sync::Semaphore>,
         clients: &Arc<Clients>,
-        metrics: &Arc<Metrics>,
-    ) -> Self {
+        surroundings: &Surroundings<'_>,
+    ) -> Result<Self, SetupError> {
         let stream = config::Stream {
             to: config.to.clone(),
             datagrams_to: config.datagrams_to.clone(),
@@ -37,8 +43,13 @@ impl SessionRoute {
             connect_timeout: config.connect_timeout,
             ..config::Stream::default()
         };
-        Self {
-            target: Arc::new(StreamTarget::new(&stream, places)),
+        let dialer = config.is_passed_on().then(|| {
+            let streams = config.streams_per_session as u64;
+            SessionDialer::new(&config.to, (route, config.connect_timeout.0), streams, surroundings)
+        });
+        Ok(Self {
+            target: Arc::new(StreamTarget::new(&stream, surroundings.places)),
+            dialer: dialer.transpose()?.map(Arc::new),
             limits: ClientLimits {
                 total: limits.sessions,
                 tunnels: config.sessions_per_client,
@@ -47,9 +58,9 @@ impl SessionRoute {
             },
             clients: clients.clone(),
             settings: with_limits(limits),
-            metrics: metrics.clone(),
+            metrics: surroundings.metrics.clone(),
             config: config.clone(),
-        }
+        })
     }
 
     /// Returns whether requests of the route may become this.

@@ -127,7 +127,7 @@ pub(crate) fn carry_datagrams(connection: impl Datagrams + Sync, target: &Arc<St
 }
 
 /// A stream in the books. Dropped, it is counted by its result.
-struct Entry {
+pub(crate) struct Entry {
     shared: Arc<Shared>,
     protocol: &'static str,
     result: Option<&'static str>,
@@ -136,14 +136,14 @@ struct Entry {
 }
 
 impl Entry {
-    fn begin(shared: &Arc<Shared>, protocol: &'static str, cause: &Cause) -> Self {
+    pub(crate) fn begin(shared: &Arc<Shared>, protocol: &'static str, cause: &Cause) -> Self {
         let label = ProtocolLabel { protocol };
         shared.metrics.streams.begun.get_or_create(&label).inc();
         shared.metrics.streams.in_flight.get_or_create(&label).inc();
         Self { shared: shared.clone(), protocol, result: None, cause: cause.clone() }
     }
 
-    fn end(mut self, result: &'static str) {
+    pub(crate) fn end(mut self, result: &'static str) {
         self.result = Some(result);
     }
 }

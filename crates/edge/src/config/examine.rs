@@ -210,6 +210,10 @@ async fn names(config: &Config, resolver: &Arc<dyn Resolve>, patience: Duration)
         let at = [Key("route"), Number(number), Key("to")];
         wanted
             .extend(route.to.0.iter().filter_map(|to| back_end_name(to)).map(|(name, port)| (at.to_vec(), name, port)));
+        let session = route.webtransport.as_ref().filter(|section| section.is_passed_on());
+        if let Some((name, port)) = session.and_then(|section| back_end_name(&section.to)) {
+            wanted.push((vec![Key("route"), Number(number), Key("webtransport"), Key("to")], name, port));
+        }
     }
     let of_streams = config.streams.iter().enumerate().map(|(number, stream)| {
         (vec![Key("stream"), Number(number)], [("to", &stream.to), ("datagrams-to", &stream.datagrams_to)])

@@ -5,7 +5,7 @@ use std::path::Path;
 use http::{HeaderName, HeaderValue, StatusCode, Uri};
 
 use super::{
-    Many, Route, Size,
+    Many, Route, Size, WebTransport,
     read::{
         Fault,
         Step::{Key, Number},
@@ -83,7 +83,8 @@ pub(super) fn check(number: usize, route: &Route) -> Result<(), Fault> {
         return Err(Fault::new(&at(key), format!("expected a name below `files`, found `{name}`")));
     }
     let rewrites = !route.rewrite.is_empty();
-    if rewrites && route.to.0.is_empty() {
+    let has_paths = !route.to.0.is_empty() || route.webtransport.as_ref().is_some_and(WebTransport::is_passed_on);
+    if rewrites && !has_paths {
         return Err(Fault::new(&at("rewrite"), "expected `to`: it is about what a back end is asked for"));
     }
     if rewrites && route.strip {

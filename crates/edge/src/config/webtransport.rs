@@ -1,8 +1,9 @@
 //! Settings and checks of `[route.webtransport]`.
 
 use super::{
-    Config, Many, Route, Span,
-    address::host_port,
+    BackEndTls, Config, Many, Protocol, Route, Span,
+    address::{back_end, host_port},
+    check::route::check_tls,
     read::{
         Fault,
         Step::{Key, Number},
@@ -18,13 +19,15 @@ pub(crate) const ANY: &str = "*";
 
 section! {
     /// `[route.webtransport]`: sessions of WebTransport over HTTP/3 at the path of the route, for pages of browsers and other clients. Each
-    /// bidirectional stream of a session becomes a connection to a back end, its datagrams go over UDP.
+    /// bidirectional stream of a session becomes a connection to a back end, its datagrams go over UDP; or the session goes to a back end
+    /// that speaks WebTransport.
     pub struct WebTransport {
         /// Origins whose pages may begin sessions, as browsers write them: `https://www.example.org`; `*` for every page. Clients that send
         /// no `origin` are no browsers, and pass. One or a list.
         origins: Many = Many::default(),
         /// The back end of bidirectional streams: `tcp://host:port`, `unix:/path`, or `echo:` for the gateway itself, which sends
-        /// back what comes.
+        /// back what comes. `h3://host:port` is a back end that speaks WebTransport: all of the session goes there, on a connection of its
+        /// own, verified as `[route.tls]` says.
         to: String = String::new(),
         /// The back end of datagrams: `udp://host:port`, or `echo:`; each session has a socket of its own.
         datagrams_to: String = String::new(),
@@ -33,7 +36,8 @@ section! {
         protocols: Many = Many::default(),
         /// Begin each connection with the client's address (PROXY protocol version 2).
         proxy_protocol: bool = false,
-        /// A connection to the back end has to be there within this time.
+        /// A connection to the back end has to be there within this time. The response of a back end that speaks WebTransport has the
+        /// `timeout` of the route.
         connect_timeout: Span = Span::secs(5),
         /// Streams at a time in a session. More are reset.
         streams_per_session: usize = 64,
@@ -49,6 +53,13 @@ section! {
         /// Answer a GET for the path of the route with a page that tries sessions, a download and an upload in the browser that shows it.
         /// With `echo:` in `to` and `datagrams-to`, and the gateway's own origin in `origins`.
         test_page: bool = false,
+    }
+}
+
+impl WebTransport {
+    /// Returns whether sessions go to a back end that speaks WebTransport.
+    pub(crate) fn is_passed_on(&self) -> bool {
+        matches!(back_end(&self.to), Ok((Protocol::Http3, _)))
     }
 }
 
@@ -92,9 +103,16 @@ pub(super) fn check(number: usize, route: &Route, config: &WebTransport) -> Resu
         return Err(Fault::new(&whole, "expected `to` or `datagrams-to`"));
     }
     let is_stream = |to: &str| to == ECHO || to.starts_with("unix:/") || host_port(to, "tcp://").is_some();
-    if !config.to.is_empty() && !is_stream(&config.to) {
-        let message = format!("expected `tcp://host:port`, `unix:/path` or `echo:`, found `{}`", config.to);
+    if !config.to.is_empty() && !is_stream(&config.to) && !config.is_passed_on() {
+        let message =
+            format!("expected `tcp://host:port`, `unix:/path`, `h3://host:port` or `echo:`, found `{}`", config.to);
         return Err(Fault::new(&at("to"), message));
+    }
+    if config.is_passed_on() {
+        let others = [("datagrams-to", !config.datagrams_to.is_empty()), ("proxy-protocol", config.proxy_protocol)];
+        if let Some((key, _)) = others.into_iter().find(|(_, given)| *given) {
+            return Err(Fault::new(&at(key), "all of a session goes to the back end of `h3://`"));
+        }
     }
     let is_udp = |to: &str| to == ECHO || host_port(to, "udp://").is_some();
     if !config.datagrams_to.is_empty() && !is_udp(&config.datagrams_to) {
@@ -122,15 +140,20 @@ pub(super) fn check(number: usize, route: &Route, config: &WebTransport) -> Resu
         let message = format!("expected at most {MAX_STREAMS}, found {}", config.streams_per_session);
         return Err(Fault::new(&at("streams-per-session"), message));
     }
-    check_others(number, route)
+    check_others(number, route, config)
 }
 
 /// Largest number of streams that a session may have at a time.
 const MAX_STREAMS: usize = 10_000;
 
-/// Checks that a route with sessions asks for nothing that is about answers.
-fn check_others(number: usize, route: &Route) -> Result<(), Fault> {
+/// Checks that a route with sessions asks for nothing that is about answers, or about another back end than it has.
+fn check_others(number: usize, route: &Route, config: &WebTransport) -> Result<(), Fault> {
     let at = |key| [Key("route"), Number(number), Key(key)];
+    if config.is_passed_on() {
+        check_tls(number, &route.tls)?;
+    } else if route.tls != BackEndTls::default() {
+        return Err(Fault::new(&at("tls"), "it is for a back end over TLS").hint("to = \"h3://host:port\""));
+    }
     let for_answers = [("compression", route.compression.is_some()), ("cors", route.cors.is_some())];
     match for_answers.into_iter().find(|(_, given)| *given) {
         Some((key, _)) => Err(Fault::new(&at(key), "it is about answers, and sessions have none")),
@@ -164,6 +187,10 @@ mod tests {
             ("to = \"tcp://a:1\"\norigins = \"a.example\"", 8, "webtransport.origins", "small letters"),
             ("to = \"tcp://a:1\"\norigins = \"https://A.example\"", 8, "webtransport.origins", ""),
             ("to = \"tcp://a:1\"\norigins = \"https://a.example:443\"", 8, "webtransport.origins", ""),
+            ("origins = \"*\"\nto = \"h3://a:1/x\"", 8, "webtransport.to", ""),
+            ("origins = \"*\"\nto = \"h3://a:1\"\nproxy-protocol = true", 9, "webtransport.proxy-protocol", ""),
+            ("origins = \"*\"\nto = \"tcp://a:1\"\n[route.tls]\nname = \"a\"", 9, "tls", "h3://"),
+            ("origins = \"*\"\nto = \"h3://a:1\"\n[route.tls]\nname = \"a b\"", 9, "tls", ""),
             ("origins = \"*\"\nto = \"http://a:1\"", 8, "webtransport.to", ""),
             ("origins = \"*\"\ndatagrams-to = \"tcp://a:1\"", 8, "webtransport.datagrams-to", ""),
             ("origins = \"*\"\nto = \"tcp://a:1\"\nstreams-per-session = 0", 9, "webtransport.streams-per-session", ""),

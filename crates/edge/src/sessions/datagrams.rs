@@ -1,4 +1,4 @@
-//! Datagrams of a session, to a back end over UDP. There is no queue: datagrams that a socket or a connection does not accept at once are
+//! Datagrams of a session, to a back end over UDP or to another session. There is no queue: datagrams that a socket or a connection does not accept at once are
 //! dropped and counted.
 
 use std::{io, net::SocketAddr};
@@ -19,7 +19,7 @@ const TURN: usize = 64;
 
 /// Carries datagrams both ways until the session has ended. The socket is opened with the first one.
 pub(super) async fn carry(session: &Session, to: &str, resolver: &dyn Resolve, counters: &Counters) {
-    let mut dropped = Dropped(0);
+    let mut dropped = Dropped::new(Direction::Up);
     let Ok(first) = session.read_datagram().await else { return };
     if to.is_empty() {
         return discard(session, DropReason::NoTarget, counters).await;
@@ -67,19 +67,42 @@ async fn echo(session: &Session, first: Bytes, counters: &Counters) {
     let mut next = Ok(first);
     while let Ok(payload) = next {
         counters.on_datagram(Direction::Up, payload.len());
-        to_client(session, &payload, counters);
+        to_session(session, &payload, Direction::Down, counters);
         next = session.read_datagram().await;
     }
 }
 
-/// Datagrams dropped because too many waited, as far as counted.
-struct Dropped(u64);
+/// Carries datagrams from one session to another until the first has ended.
+pub(super) async fn pass_on(from: &Session, to: &Session, direction: Direction, counters: &Counters) {
+    let mut dropped = Dropped::new(direction);
+    loop {
+        for _ in 0..TURN {
+            let datagram = from.read_datagram().await;
+            dropped.count(from, counters);
+            match datagram {
+                Ok(payload) => to_session(to, &payload, direction, counters),
+                Err(_) => return,
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Datagrams of a direction dropped because too many waited, as far as counted.
+struct Dropped {
+    direction: Direction,
+    counted: u64,
+}
 
 impl Dropped {
+    fn new(direction: Direction) -> Self {
+        Self { direction, counted: 0 }
+    }
+
     fn count(&mut self, session: &Session, counters: &Counters) {
-        let all = session.datagrams_dropped().max(self.0);
-        counters.traffic.on_drops(Direction::Up, DropReason::QueueFull, all - self.0);
-        self.0 = all;
+        let all = session.datagrams_dropped().max(self.counted);
+        counters.traffic.on_drops(self.direction, DropReason::QueueFull, all - self.counted);
+        self.counted = all;
     }
 }
 
@@ -101,19 +124,19 @@ fn up(socket: &TargetSocket, payload: &[u8], counters: &Counters) {
     }
 }
 
-fn to_client(session: &Session, payload: &[u8], counters: &Counters) {
+fn to_session(session: &Session, payload: &[u8], direction: Direction, counters: &Counters) {
     let is_too_large = session.max_datagram_size().is_some_and(|max| payload.len() > max);
     match session.send_datagram(payload) {
-        Ok(()) => counters.on_datagram(Direction::Down, payload.len()),
-        Err(_) if is_too_large => counters.traffic.on_drop(Direction::Down, DropReason::TooLarge),
-        Err(_) => counters.traffic.on_drop(Direction::Down, DropReason::NotSent),
+        Ok(()) => counters.on_datagram(direction, payload.len()),
+        Err(_) if is_too_large => counters.traffic.on_drop(direction, DropReason::TooLarge),
+        Err(_) => counters.traffic.on_drop(direction, DropReason::NotSent),
     }
 }
 
 fn down(socket: &TargetSocket, session: &Session, counters: &Counters) {
     let mut count = 0;
     while count < TURN {
-        match socket.try_receive(|payload| to_client(session, payload, counters)) {
+        match socket.try_receive(|payload| to_session(session, payload, Direction::Down, counters)) {
             Ok(received) => count += received,
             // Nothing more waits; or the back end is not there at the moment, which the next datagram shows again.
             Err(_) => return,

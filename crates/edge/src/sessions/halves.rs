@@ -19,7 +19,8 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    fn on_bytes(&self, direction: Direction, bytes: usize) {
+    /// Counts bytes of a stream.
+    pub(super) fn on_bytes(&self, direction: Direction, bytes: usize) {
         self.activity.note();
         self.traffic.on_bytes(direction, bytes);
     }

@@ -1,14 +1,18 @@
 //! WebTransport sessions over HTTP/3 (draft-ietf-webtrans-http3) to back ends: each bidirectional stream becomes a connection over TCP or
-//! to a Unix socket, datagrams go over UDP.
+//! to a Unix socket, datagrams go over UDP; or the session goes to a back end that speaks WebTransport.
 //!
-//! The files, in the order in which a request meets them: `refusal` is the response to refused requests; `session` is the life of a session. Its streams are `halves` for `crate::stream`; `datagrams` forwards its datagrams; `ended`
-//! holds the end of the response until all of them have ended. `page` is a test page for browsers.
+//! The files, in the order in which a request meets them: `refusal` is the response to refused requests; `onward` begins the session at a back
+//! end that speaks WebTransport; `session` is the life of a session. Its streams are `halves` for `crate::stream`, or go to the other session
+//! through `relay`; `datagrams` forwards its datagrams; `ended` holds the end of the response until all of them have ended. `page` is a test
+//! page for browsers.
 
 mod datagrams;
 mod ended;
 mod halves;
+mod onward;
 mod page;
 mod refusal;
+mod relay;
 mod session;
 
 use std::sync::Arc;
@@ -68,7 +72,8 @@ impl SessionRoute {
                 let labels = KindReasonLabels { kind: TunnelKind::WebTransport.name(), reason: refusal.word() };
                 self.metrics.tunnels.refused.get_or_create(&labels).inc();
                 entry.end(refusal.ending());
-                entry.record.error = Some(refusal.details().to_owned());
+                // A refusal because of the back end has said more.
+                entry.record.error.get_or_insert_with(|| refusal.details().to_owned());
                 refusal.response()
             }
         }
@@ -118,10 +123,19 @@ impl SessionRoute {
             Received::Refused(_, reason) => return Err(Refusal::of(reason)),
             Received::Other(_) => return Err(Refusal::Unsupported),
         };
-        let protocol = request.protocols().iter().position(|name| self.config.protocols.0.contains(name));
-        if protocol.is_none() && !request.protocols().is_empty() {
+        let permitted = &self.config.protocols.0;
+        // A back end that speaks WebTransport has its own list.
+        let is_permitted = |name: &&String| permitted.contains(name) || self.dialer.is_some() && permitted.is_empty();
+        let offered: Vec<&str> = request.protocols().iter().filter(is_permitted).map(String::as_str).collect();
+        if offered.is_empty() && !request.protocols().is_empty() {
             return Err(Refusal::Protocol);
         }
+        let onward = self.begin_onward(request.head(), &offered, target, peer, entry).await?;
+        let chosen = match &onward {
+            Some(onward) => onward.session.protocol(),
+            None => offered.first().copied(),
+        };
+        let protocol = chosen.and_then(|chosen| request.protocols().iter().position(|name| name == chosen));
         let (session, response) = request.accept(protocol);
         let name = if self.config.to.is_empty() { &self.config.datagrams_to } else { &self.config.to };
         let traffic = Arc::new(Traffic::new(TunnelKind::WebTransport, name.clone(), name.clone(), None, &self.metrics));
@@ -136,6 +150,7 @@ impl SessionRoute {
         };
         let task = SessionTask {
             session,
+            onward,
             config: self.config.clone(),
             route: target.route.clone(),
             target: self.target.clone(),

@@ -26,6 +26,18 @@ pub(super) enum Refusal {
     Settings,
     /// The request or the client's settings lack what sessions need.
     Requirements,
+    /// The back end is not reached.
+    Unreachable,
+    /// The back end is not reached, or does not answer, in time.
+    Timeout,
+    /// The back end does not support sessions.
+    BackEndSupport,
+    /// The back end refuses the session with this status.
+    BackEndStatus(StatusCode),
+    /// The back end chooses no application protocol that the client offers.
+    BackEndProtocol,
+    /// The back end breaks off.
+    BackEndBroken,
 }
 
 impl Refusal {
@@ -52,6 +64,12 @@ impl Refusal {
             Self::Protocol => "protocol",
             Self::Settings => "settings",
             Self::Requirements => "requirements",
+            Self::Unreachable => "unreachable",
+            Self::Timeout => "timeout",
+            Self::BackEndSupport => "back-end-unsupported",
+            Self::BackEndStatus(_) => "back-end-refused",
+            Self::BackEndProtocol => "back-end-protocol",
+            Self::BackEndBroken => "back-end-broken",
         }
     }
 
@@ -63,6 +81,11 @@ impl Refusal {
             Self::NoPlace(NoPlace::Total) => Ending::Queued,
             Self::NoPlace(_) | Self::Connection => Ending::Excess,
             Self::Memory => Ending::Memory,
+            Self::Unreachable => Ending::Unreachable,
+            Self::Timeout => Ending::Timeout,
+            // What the back end has answered is the answer.
+            Self::BackEndStatus(_) => Ending::Complete,
+            Self::BackEndSupport | Self::BackEndProtocol | Self::BackEndBroken => Ending::Broken,
         }
     }
 
@@ -80,6 +103,12 @@ impl Refusal {
             Self::Protocol => "the client offers no application protocol of `protocols`",
             Self::Settings => "the settings of the client do not come",
             Self::Requirements => "the client lacks what sessions need",
+            Self::Unreachable => "the back end is not reached",
+            Self::Timeout => "the back end does not answer in time",
+            Self::BackEndSupport => "the back end does not support sessions",
+            Self::BackEndStatus(_) => "the back end refuses the session",
+            Self::BackEndProtocol => "the back end chooses no application protocol of the client",
+            Self::BackEndBroken => "the back end breaks off",
         }
     }
 
@@ -92,6 +121,11 @@ impl Refusal {
             Self::NoPlace(_) | Self::Connection => StatusCode::TOO_MANY_REQUESTS,
             Self::Unsupported => StatusCode::NOT_IMPLEMENTED,
             Self::Protocol | Self::Settings | Self::Requirements => StatusCode::BAD_REQUEST,
+            Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
+            Self::BackEndStatus(status) => status,
+            Self::Unreachable | Self::BackEndSupport | Self::BackEndProtocol | Self::BackEndBroken => {
+                StatusCode::BAD_GATEWAY
+            }
         };
         let mut response = plain(status);
         let fields = response.headers_mut();

@@ -28,7 +28,7 @@ use http_body::Body as _;
 use tiderace::{KeyRing, ProcessBudget, transport::memory::ProcessCharge};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-pub(crate) use self::back_end::BackEnd;
+pub(crate) use self::{back_end::BackEnd, quic::SessionDialer};
 use self::{
     back_end::Host,
     names::{BackEnds, Source},

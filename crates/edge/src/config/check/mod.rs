@@ -3,7 +3,7 @@
 
 mod files;
 mod policy;
-mod route;
+pub(super) mod route;
 mod stream;
 #[cfg(test)]
 mod tests;

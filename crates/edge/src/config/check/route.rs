@@ -81,12 +81,7 @@ pub(super) fn check(number: usize, route: &Route) -> Result<(), Fault> {
     if *tls != BackEndTls::default() && !route.to.0.iter().any(has_tls) {
         return Err(Fault::new(&at("tls"), "it is for back ends over TLS, and `to` has none").hint("https://host:port"));
     }
-    if !tls.name.is_empty() && rustls::pki_types::ServerName::try_from(tls.name.as_str()).is_err() {
-        return Err(Fault::new(&at("tls"), format!("expected a name as in `app.internal`, found `{}`", tls.name)));
-    }
-    if !tls.verify && !tls.roots.is_empty() {
-        return Err(Fault::new(&at("tls"), "`roots` are for certificates that are verified, and `verify` is off"));
-    }
+    check_tls(number, tls)?;
     if route.symlinks_outside && route.files.is_empty() {
         return Err(Fault::new(&at("symlinks-outside"), "expected `files`: a back end has no symbolic links"));
     }
@@ -95,6 +90,18 @@ pub(super) fn check(number: usize, route: &Route) -> Result<(), Fault> {
     }
     if route.health.is_some() && route.to.0.is_empty() {
         return Err(Fault::new(&at("health"), "expected `to`: a directory has no health"));
+    }
+    Ok(())
+}
+
+/// Checks how the certificate of a back end is verified.
+pub(in crate::config) fn check_tls(number: usize, tls: &BackEndTls) -> Result<(), Fault> {
+    let at = [Key("route"), Number(number), Key("tls")];
+    if !tls.name.is_empty() && rustls::pki_types::ServerName::try_from(tls.name.as_str()).is_err() {
+        return Err(Fault::new(&at, format!("expected a name as in `app.internal`, found `{}`", tls.name)));
+    }
+    if !tls.verify && !tls.roots.is_empty() {
+        return Err(Fault::new(&at, "`roots` are for certificates that are verified, and `verify` is off"));
     }
     Ok(())
 }

@@ -10,8 +10,8 @@ use std::{
 use h3_quic::client::{self, SendRequest};
 use http::uri::Authority;
 use tiderace::{
-    ClientConfig, CloseReason, ConnectError, Endpoint, EndpointOptions, HandshakeFault, Handshakes, ProcessBudget,
-    Profile, RustlsClient, transport::tls::rustls_backend::CertificateCheck,
+    ClientConfig, CloseReason, ConnectError, Connection, Endpoint, EndpointOptions, HandshakeFault, Handshakes,
+    ProcessBudget, Profile, RustlsClient, transport::tls::rustls_backend::CertificateCheck,
 };
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 
@@ -68,9 +68,9 @@ pub(super) struct Dialer {
 /// Failure of a connection attempt.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{word}: {what}")]
-pub(super) struct DialError {
+pub(crate) struct DialError {
     /// Label of metrics.
-    pub(super) word: &'static str,
+    pub(crate) word: &'static str,
     what: String,
 }
 
@@ -146,17 +146,27 @@ impl Dialer {
         std::future::pending().await
     }
 
-    /// Opens a connection on one of the worker's `sockets`. Must be called on the worker's runtime.
+    /// Opens a connection for requests, as [`connect`](Self::connect) does.
     ///
     /// # Errors
     /// When no address answers in time.
     pub(super) async fn dial(&self, sockets: &Sockets) -> Result<SendRequest, DialError> {
+        let connection = self.connect(sockets).await?;
+        let options = client::Options { copies: true, ..client::Options::default() };
+        client::begin_with(connection, options).await.map_err(|error| DialError::new("refused", error.to_string()))
+    }
+
+    /// Opens a connection on one of the worker's `sockets`. Must be called on the worker's runtime.
+    ///
+    /// # Errors
+    /// When no address answers in time.
+    pub(super) async fn connect(&self, sockets: &Sockets) -> Result<Connection, DialError> {
         let silent = || DialError::new("timeout", format!("no answer within {:?}", self.time));
         timeout(self.time, self.race(sockets)).await.unwrap_or_else(|_| Err(silent()))
     }
 
     /// Tries the addresses one after the other, the next when one takes long.
-    async fn race(&self, sockets: &Sockets) -> Result<SendRequest, DialError> {
+    async fn race(&self, sockets: &Sockets) -> Result<Connection, DialError> {
         let found = self.addresses().await.map_err(|error| DialError::new("name", error.to_string()))?;
         let mut rest = found.into_iter().take(ADDRESSES);
         let mut attempts = JoinSet::new();
@@ -166,7 +176,7 @@ impl Dialer {
                 Some(remote) => match sockets.to(remote, &self.memory) {
                     Ok(endpoint) => {
                         let (config, name) = (self.config.clone(), self.server_name.clone());
-                        attempts.spawn(async move { connect(&endpoint, &config, remote, &name).await });
+                        attempts.spawn(async move { Ok(endpoint.connect(&config, remote, &name)?.await?) });
                     }
                     Err(error) => {
                         last = DialError::new("socket", error.to_string());
@@ -178,7 +188,7 @@ impl Dialer {
             }
             tokio::select! {
                 Some(end) = attempts.join_next() => match end {
-                    Ok(Ok(requests)) => return Ok(requests),
+                    Ok(Ok(connection)) => return Ok(connection),
                     Ok(Err(error)) => last = error,
                     Err(error) => last = DialError::new("other", error.to_string()),
                 },
@@ -186,16 +196,4 @@ impl Dialer {
             }
         }
     }
-}
-
-/// Opens a connection to one address.
-async fn connect(
-    endpoint: &Endpoint,
-    config: &ClientConfig,
-    remote: SocketAddr,
-    name: &str,
-) -> Result<SendRequest, DialError> {
-    let connection = endpoint.connect(config, remote, name)?.await?;
-    let options = client::Options { copies: true, ..client::Options::default() };
-    client::begin_with(connection, options).await.map_err(|error| DialError::new("refused", error.to_string()))
 }

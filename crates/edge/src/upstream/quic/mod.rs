@@ -1,12 +1,14 @@
 //! Back ends over HTTP/3: connections of each worker, and the fall-back to TCP.
 //!
-//! `dial` opens a connection, `link` is one in use, `exchange` sends a request on it, and `fall_back` remembers that QUIC fails.
+//! `dial` opens a connection, `link` is one in use, `exchange` sends a request on it, and `fall_back` remembers that QUIC fails. `direct`
+//! opens connections of their own for WebTransport sessions.
 //!
 //! **Slow readers block nobody.** A stream may hold at most its window for a client that does not read, and half of the connection's window
 //! covers the windows of all streams that a connection may have. So other requests on the connection always have credit. Requests beyond
 //! that number get another connection.
 
 mod dial;
+mod direct;
 mod exchange;
 mod fall_back;
 mod link;
@@ -23,6 +25,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
+pub(crate) use self::direct::SessionDialer;
 use self::{
     dial::{DialError, Dialer, Sockets},
     exchange::ReservedRequest,

@@ -1,9 +1,11 @@
-//! Sessions of WebTransport to back ends: their streams and datagrams here, who gets none in `refused`, floods in `limits`, their ends
+//! Sessions of WebTransport to back ends: their streams and datagrams here, those to back ends that speak WebTransport in `onward`, who gets none
+//! in `refused`, floods in `limits`, their ends
 //! in `ends`, reloads and stops in `drains`.
 
 mod drains;
 mod ends;
 mod limits;
+mod onward;
 mod page;
 mod refused;
 
