@@ -142,14 +142,15 @@ impl Client {
     /// # Errors
     /// When the roots, the name server or the file of tickets cannot be used.
     pub fn with(settings: &Settings) -> Result<Self, FetchError> {
-        let Settings { trust, dns, record_delay, early_data, tickets, idle_timeout, .. } = settings;
+        let Settings { dns, record_delay, early_data, tickets, idle_timeout, .. } = settings;
         let mut profile = Profile { idle_timeout: *idle_timeout, ..Profile::default() };
         if let Some(window) = settings.receive_window {
             profile.streams.receive_window_stream = window;
             profile.streams.receive_window_connection = window;
             profile.streams.receive_window_max = window;
         }
-        let quic = tls::quic(trust, h3_quic::ALPN, tickets.as_deref(), *early_data, settings.keys())?;
+        let quic =
+            tls::quic(settings.authentication(), h3_quic::ALPN, tickets.as_deref(), *early_data, settings.keys())?;
         let resolver = match dns {
             None => Resolver::system(),
             Some(server) => {
@@ -163,7 +164,7 @@ impl Client {
                 ..ClientConfig::new(quic, Arc::new(profile))
             },
             packets: settings.watch.packets.clone(),
-            tcp: tls::tcp(trust, settings.tcp_versions.protocols(), settings.keys())?,
+            tcp: tls::tcp(settings.authentication(), settings.tcp_versions.protocols(), settings.keys())?,
             tcp_observer: settings.watch.tcp.clone(),
             resolver: resolver.with_delay(*record_delay).with_addresses(settings.addresses.clone()),
             memory: Mutex::new(Memory::new(settings.head_start)),

@@ -71,4 +71,4 @@ pub use service::Evidence;
 pub use settings::{Settings, TcpObserver, TcpVersions, Watch};
 pub use setup_error::{TicketsError, TrustError, UrlError};
 pub use timeouts::{Pace, Timeouts, TooSlow};
-pub use tls::Trust;
+pub use tls::{ClientIdentity, Trust};

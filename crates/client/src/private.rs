@@ -186,7 +186,7 @@ impl PrivateClient {
     /// # Errors
     /// When the settings cannot be used.
     pub fn new(settings: &Settings, quic: &[u8], qmux: &[u8]) -> Result<Self, FetchError> {
-        let Settings { trust, dns, tickets, idle_timeout, keep_alive, .. } = settings;
+        let Settings { dns, tickets, idle_timeout, keep_alive, .. } = settings;
         let profile = Profile { idle_timeout: *idle_timeout, ..Profile::default() };
         let resolver = match dns {
             None => Resolver::system(),
@@ -196,12 +196,12 @@ impl PrivateClient {
             }
         };
         // What a protocol may say twice, only its application knows: no early data.
-        let tls = tls::quic(trust, quic, tickets.as_deref(), false, settings.keys())?;
+        let tls = tls::quic(settings.authentication(), quic, tickets.as_deref(), false, settings.keys())?;
         Ok(Self {
             quic: ClientConfig { observe: settings.watch.observe.clone(), ..ClientConfig::new(tls, Arc::new(profile)) },
             packets: settings.watch.packets.clone(),
             over_tcp: qmux::Config { idle_timeout: *idle_timeout, keep_alive: *keep_alive, ..qmux::Config::default() },
-            tcp: tls::tcp(trust, &[qmux], settings.keys())?,
+            tcp: tls::tcp(settings.authentication(), &[qmux], settings.keys())?,
             over_tcp_alpn: qmux.to_vec(),
             resolver,
             memory: Arc::new(Mutex::new(Memory::new(settings.head_start))),

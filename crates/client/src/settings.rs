@@ -15,7 +15,7 @@ use crate::{
     resolve::{KnownAddresses, RECORD_DELAY},
     roaming::OtherNetworks,
     timeouts::Timeouts,
-    tls::Trust,
+    tls::{ClientIdentity, Trust},
 };
 
 /// Settings of a client.
@@ -23,6 +23,8 @@ use crate::{
 pub struct Settings {
     /// Roots that the client trusts.
     pub trust: Trust,
+    /// Certificate that servers get that ask for one.
+    pub identity: Option<ClientIdentity>,
     /// Name server for all queries, in place of the system's.
     pub dns: Option<SocketAddr>,
     /// Further wait for the HTTPS record when there are addresses.
@@ -94,6 +96,11 @@ impl core::fmt::Debug for Watch {
 }
 
 impl Settings {
+    /// Checks of the server, and what it gets of the client.
+    pub(crate) fn authentication(&self) -> (&Trust, Option<&ClientIdentity>) {
+        (&self.trust, self.identity.as_ref())
+    }
+
     /// Destination of the secrets of connections.
     pub(crate) fn keys(&self) -> Option<Arc<dyn KeyLog>> {
         let file = self.key_log.then(|| Arc::new(rustls::KeyLogFile::new()) as Arc<dyn KeyLog>);
@@ -130,6 +137,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             trust: Trust::Platform,
+            identity: None,
             dns: None,
             record_delay: RECORD_DELAY,
             early_data: true,

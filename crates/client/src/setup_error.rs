@@ -59,6 +59,12 @@ pub enum TrustError {
         /// Error of the TLS library.
         source: rustls::Error,
     },
+    /// Certificate or private key of the client that cannot be used.
+    #[error("the client's certificate cannot be used: {source}")]
+    Identity {
+        /// Fault of the certificate or of the key.
+        source: ConfigError,
+    },
     /// Settings of TLS for QUIC that the TLS library refuses, such as the name of a protocol.
     #[error(transparent)]
     Quic(#[from] ConfigError),
@@ -85,6 +91,9 @@ pub enum TicketsError {
     /// Tickets of a server whose certificate is not checked ([`Trust::Anyone`](crate::Trust::Anyone)).
     #[error("tickets in a file need a server whose certificate is checked")]
     Unchecked,
+    /// Tickets of a client that shows a certificate.
+    #[error("tickets are not kept in a file for a client with a certificate")]
+    WithIdentity,
     /// Build without the feature `boringssl`.
     #[error(
         "this build cannot write tickets to a file: rustls keeps parts of a session to itself, and the backend that does not, \
@@ -126,7 +135,7 @@ mod tests {
         assert!(matches!(no_root, TrustError::NoRoot { .. }), "{no_root:?}");
         assert!(no_root.source().unwrap().is::<rustls::Error>());
         // QUIC needs the name of a protocol.
-        let nameless = crate::tls::quic(&Trust::Anyone, b"", None, false, None).err().unwrap();
+        let nameless = crate::tls::quic((&Trust::Anyone, None), b"", None, false, None).err().unwrap();
         assert!(matches!(nameless, FetchError::Trust(TrustError::Quic(ConfigError::BadAlpn))), "{nameless:?}");
     }
 
@@ -196,7 +205,7 @@ mod tests {
             assert!(child.status.success() && text.contains("1 passed"), "{text}");
             return;
         }
-        let tcp = crate::tls::tcp(&Trust::Platform, &[b"h2"], None).err().unwrap();
+        let tcp = crate::tls::tcp((&Trust::Platform, None), &[b"h2"], None).err().unwrap();
         assert!(matches!(tcp, FetchError::Trust(TrustError::Platform { .. })), "{tcp:?}");
         // A client sets QUIC up first.
         let quic = error(&Settings { trust: Trust::Platform, ..Settings::default() });

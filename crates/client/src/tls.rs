@@ -4,10 +4,10 @@ use std::{path::Path, sync::Arc};
 
 use rustls::{
     RootCertStore,
-    pki_types::{CertificateDer, pem::PemObject},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 use tiderace::{
-    RustlsClient,
+    Identity, RustlsClient,
     transport::tls::{ClientTls, rustls_backend::CertificateCheck},
 };
 
@@ -27,6 +27,34 @@ pub enum Trust {
     Anyone,
 }
 
+/// Certificate that a client shows to servers that ask for one, with its chain, and its private key: texts in PEM.
+#[derive(Clone)]
+pub struct ClientIdentity {
+    /// Certificate of the client first, then those that lead to a root of the server.
+    pub certificates: Vec<u8>,
+    /// Private key.
+    pub key: Vec<u8>,
+}
+
+impl std::fmt::Debug for ClientIdentity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the key.
+        f.debug_struct("ClientIdentity").field("certificates", &self.certificates.len()).finish_non_exhaustive()
+    }
+}
+
+impl ClientIdentity {
+    fn for_quic(&self) -> Result<Identity, TrustError> {
+        Identity::from_pem(&self.certificates, &self.key).map_err(|source| TrustError::Identity { source })
+    }
+
+    fn for_tcp(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TrustError> {
+        let pem = |source| TrustError::Pem { source };
+        let chain = CertificateDer::pem_slice_iter(&self.certificates).collect::<Result<_, _>>().map_err(pem)?;
+        Ok((chain, PrivateKeyDer::from_pem_slice(&self.key).map_err(pem)?))
+    }
+}
+
 /// Root certificates of a PEM text, and a store of them.
 fn roots(pem: &[u8]) -> Result<(Vec<Vec<u8>>, RootCertStore), TrustError> {
     let (mut ders, mut store) = (Vec::new(), RootCertStore::empty());
@@ -40,18 +68,24 @@ fn roots(pem: &[u8]) -> Result<(Vec<Vec<u8>>, RootCertStore), TrustError> {
 
 /// TLS for QUIC. Tickets stay in memory, or go into a file where BoringSSL is built in.
 pub(crate) fn quic(
-    trust: &Trust,
+    (trust, identity): (&Trust, Option<&ClientIdentity>),
     protocol: &[u8],
     tickets: Option<&Path>,
     early_data: bool,
     keys: Option<Arc<dyn rustls::KeyLog>>,
 ) -> Result<Arc<dyn ClientTls>, FetchError> {
     if let Some(path) = tickets {
+        if identity.is_some() {
+            return Err(TicketsError::WithIdentity.into());
+        }
         return in_file(trust, protocol, path, early_data);
     }
     let mut tls = RustlsClient::builder().alpn(protocol).early_data(early_data);
     if let Some(keys) = keys {
         tls = tls.key_log(keys);
+    }
+    if let Some(identity) = identity {
+        tls = tls.identity(identity.for_quic()?);
     }
     let tls = match trust {
         Trust::Platform => tls.platform_roots(),
@@ -81,7 +115,7 @@ fn in_file(_: &Trust, _: &[u8], _: &Path, _: bool) -> Result<Arc<dyn ClientTls>,
 
 /// TLS for TCP.
 pub(crate) fn tcp(
-    trust: &Trust,
+    (trust, identity): (&Trust, Option<&ClientIdentity>),
     protocols: &[&[u8]],
     keys: Option<Arc<dyn rustls::KeyLog>>,
 ) -> Result<Arc<rustls::ClientConfig>, FetchError> {
@@ -89,16 +123,23 @@ pub(crate) fn tcp(
     let tls = rustls::ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .map_err(|source| TrustError::Tcp { source })?;
-    let mut tls = match trust {
+    let tls = match trust {
         Trust::Platform => {
             let verifier = rustls_platform_verifier::Verifier::new(provider);
             let verifier = verifier.map_err(|source| TrustError::Platform { source })?;
-            tls.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth()
+            tls.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
         }
-        Trust::Pem(pem) => tls.with_root_certificates(roots(pem)?.1).with_no_client_auth(),
+        Trust::Pem(pem) => tls.with_root_certificates(roots(pem)?.1),
         Trust::Anyone => {
             let verifier = Arc::new(CertificateCheck::new(|_| Ok(())));
-            tls.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
+            tls.dangerous().with_custom_certificate_verifier(verifier)
+        }
+    };
+    let mut tls = match identity {
+        None => tls.with_no_client_auth(),
+        Some(identity) => {
+            let (chain, key) = identity.for_tcp()?;
+            tls.with_client_auth_cert(chain, key).map_err(|source| TrustError::Tcp { source })?
         }
     };
     if let Some(keys) = keys {

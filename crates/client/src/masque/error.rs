@@ -78,9 +78,11 @@ impl ProxyError {
                 "the server is no MASQUE proxy, or at another path: give its URI template"
             }
             Self::Refused { status, .. } => match status.as_u16() {
-                401 | 407 => "the proxy asks for a token",
+                401 | 407 => "the proxy asks for a token, or a certificate of this client",
                 400 => "the proxy does not understand the target: it may have another URI template",
-                403 => "the rules of the proxy prohibit this target",
+                403 => {
+                    "the rules of the proxy prohibit this target, or this client without a certificate that they permit"
+                }
                 404 | 405 | 501 => {
                     "the server has no such proxy there: it may have another URI template, or carry no TCP, UDP or IP"
                 }
