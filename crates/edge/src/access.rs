@@ -1,4 +1,4 @@
-//! Bearer tokens (RFC 6750) of a proxy's clients: `NAME TOKEN` in each line of a file.
+//! Access to a proxy: bearer tokens (RFC 6750) of its clients, `NAME TOKEN` in each line of a file, and certificates.
 
 use std::{
     collections::HashMap,
@@ -11,6 +11,8 @@ use std::{
 use aws_lc_rs::digest::{SHA256, digest};
 use http::{HeaderMap, header};
 
+use crate::{certificate_rule::CertificateRule, client_certificate::ClientCertificate};
+
 /// Smallest number of characters of a token: shorter ones can be guessed.
 const TOKEN_MIN: usize = 16;
 
@@ -19,8 +21,20 @@ const TOKEN_MIN: usize = 16;
 pub(crate) enum Access {
     /// Access for all clients.
     Open,
-    /// Owners of tokens, by the digest of their token. The duration of a look-up by digest reveals nothing about tokens.
-    Tokens(HashMap<[u8; 32], Arc<str>>),
+    /// Access for some of them.
+    Restricted {
+        /// Owners of tokens, by the digest of their token. The duration of a look-up by digest reveals nothing about tokens.
+        tokens: HashMap<[u8; 32], Arc<str>>,
+        /// Rules of certificates.
+        certificates: Vec<CertificateRule>,
+    },
+}
+
+/// Client that a proxy does not serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoAccess {
+    /// A token would give access.
+    pub(crate) by_token: bool,
 }
 
 /// File of tokens that cannot be used. No message has a token in it.
@@ -107,10 +121,33 @@ pub(crate) fn read(path: &Path) -> Result<HashMap<[u8; 32], Arc<str>>, TokensErr
 }
 
 impl Access {
-    /// Finds the client of a request: `Ok(None)` where access is open, the name of a token's owner, or `Err` for a client
-    /// without a token.
-    pub(crate) fn find(&self, fields: &HeaderMap) -> Result<Option<Arc<str>>, ()> {
-        let Self::Tokens(tokens) = self else { return Ok(None) };
+    /// Configured access: by the tokens in a file, if one is named, and by rules of certificates.
+    ///
+    /// # Errors
+    /// When the tokens cannot be used.
+    pub(crate) fn new(tokens: &str, certificates: &[String]) -> Result<Self, TokensError> {
+        if tokens.is_empty() && certificates.is_empty() {
+            return Ok(Self::Open);
+        }
+        let tokens = if tokens.is_empty() { HashMap::new() } else { read(Path::new(tokens))? };
+        let certificates = certificates.iter().filter_map(|rule| rule.parse().ok()).collect();
+        Ok(Self::Restricted { tokens, certificates })
+    }
+
+    /// Finds the client of a request: `Ok(None)` where access is open, the name of a certificate or of a token's owner.
+    ///
+    /// # Errors
+    /// When the client has neither.
+    pub(crate) fn find(
+        &self,
+        fields: &HeaderMap,
+        certificate: Option<&ClientCertificate>,
+    ) -> Result<Option<Arc<str>>, NoAccess> {
+        let Self::Restricted { tokens, certificates } = self else { return Ok(None) };
+        let of_certificate = certificate.and_then(|own| certificates.iter().find_map(|rule| rule.permits(own)));
+        if let Some(name) = of_certificate {
+            return Ok(Some(name));
+        }
         // `authorization` for a resource, `proxy-authorization` for a proxy: clients of CONNECT-UDP use either.
         let mut given =
             [header::PROXY_AUTHORIZATION, header::AUTHORIZATION].into_iter().flat_map(|name| fields.get_all(name));
@@ -121,7 +158,7 @@ impl Access {
                 if scheme.eq_ignore_ascii_case("bearer") { tokens.get(&digest_of(token.as_bytes())) } else { None }
             })
             .map(|name| Some(name.clone()))
-            .ok_or(())
+            .ok_or(NoAccess { by_token: !tokens.is_empty() })
     }
 }
 
@@ -159,10 +196,11 @@ mod tests {
 
     #[test]
     fn tokens_name_their_owners() {
-        let access = Access::Tokens(file("alice 0123456789abcdef\n", 0o600).unwrap());
+        let tokens = file("alice 0123456789abcdef\n", 0o600).unwrap();
+        let access = Access::Restricted { tokens, certificates: Vec::new() };
         let find = |fields: &[(&str, &str)]| {
             let fields = fields.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
-            access.find(&fields.collect())
+            access.find(&fields.collect(), None)
         };
         for name in ["authorization", "proxy-authorization"] {
             for value in ["Bearer 0123456789abcdef", "bearer  0123456789abcdef"] {
@@ -173,6 +211,28 @@ mod tests {
             }
         }
         assert!(find(&[]).is_err() && find(&[("cookie", "Bearer 0123456789abcdef")]).is_err());
-        assert_eq!(Access::Open.find(&HeaderMap::new()), Ok(None));
+        assert_eq!(Access::Open.find(&HeaderMap::new(), None), Ok(None));
+    }
+
+    #[test]
+    fn a_certificate_or_a_token_gives_access() {
+        let certificate = |subject: &str| ClientCertificate {
+            fingerprint: "0".repeat(64),
+            subject: Some(subject.to_owned()),
+            names: Vec::new(),
+        };
+        let (alice, bob) = (certificate("CN=alice"), certificate("CN=bob"));
+        let mut fields = HeaderMap::new();
+        let only = Access::new("", &["subject:CN=alice".to_owned()]).unwrap();
+        assert_eq!(only.find(&fields, Some(&alice)).unwrap().as_deref(), Some("CN=alice"));
+        for other in [Some(&bob), None] {
+            assert_eq!(only.find(&fields, other), Err(NoAccess { by_token: false }));
+        }
+        let Access::Restricted { certificates, .. } = only else { panic!("it is not open") };
+        let either = Access::Restricted { tokens: file("carol 0123456789abcdef\n", 0o600).unwrap(), certificates };
+        assert_eq!(either.find(&fields, Some(&bob)), Err(NoAccess { by_token: true }));
+        fields.insert("authorization", "Bearer 0123456789abcdef".parse().unwrap());
+        assert_eq!(either.find(&fields, Some(&bob)).unwrap().as_deref(), Some("carol"));
+        assert_eq!(either.find(&fields, None).unwrap().as_deref(), Some("carol"));
     }
 }

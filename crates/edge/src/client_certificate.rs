@@ -5,6 +5,7 @@
 
 use std::{
     fmt::Write,
+    net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -17,7 +18,7 @@ use rustls::{
 use tiderace::KeyRing;
 use x509_parser::{
     objects::{oid_registry, oid2abbrev},
-    prelude::{FromDer, X509Certificate},
+    prelude::{FromDer, GeneralName, X509Certificate},
 };
 
 use crate::{
@@ -32,6 +33,9 @@ const SUBJECT: HeaderName = HeaderName::from_static("x-client-cert-subject");
 const FINGERPRINT: HeaderName = HeaderName::from_static("x-client-cert-fingerprint");
 /// Bytes of a subject that back ends get, at most.
 const SUBJECT_MAX: usize = 2_048;
+/// Names of a certificate that are kept, and the bytes of each, at most.
+const NAMES_MAX: usize = 16;
+const NAME_MAX: usize = 255;
 
 /// The certificate that a client has shown, and that was verified.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,6 +44,8 @@ pub(crate) struct ClientCertificate {
     pub(crate) fingerprint: String,
     /// Distinguished name, in the form of RFC 4514; none that is too long.
     pub(crate) subject: Option<String>,
+    /// Names of `subjectAltName`, as `dns:…` (in small letters), `email:…`, `uri:…` and `ip:…`.
+    pub(crate) names: Vec<String>,
 }
 
 /// Reason for the refusal of a connection.
@@ -114,7 +120,8 @@ impl ClientCertificate {
             let _ = write!(text, "{byte:02x}");
             text
         });
-        Self { fingerprint, subject: subject(der).filter(|subject| subject.len() <= SUBJECT_MAX) }
+        let subject = subject(der).filter(|subject| subject.len() <= SUBJECT_MAX);
+        Self { fingerprint, subject, names: names(der).unwrap_or_default() }
     }
 
     /// Sets the fields about the certificate for a back end.
@@ -123,6 +130,25 @@ impl ClientCertificate {
         fields.extend(value(&self.fingerprint).map(|value| (FINGERPRINT, value)));
         fields.extend(self.subject.as_deref().and_then(value).map(|value| (SUBJECT, value)));
     }
+}
+
+/// The names of a certificate (RFC 5280 §4.2.1.6), without those that are no plain text.
+fn names(der: &[u8]) -> Option<Vec<String>> {
+    let (_, certificate) = X509Certificate::from_der(der).ok()?;
+    let names = &certificate.subject_alternative_name().ok()??.value.general_names;
+    let name = |name: &GeneralName<'_>| match name {
+        GeneralName::DNSName(name) => Some(format!("dns:{}", name.to_ascii_lowercase())),
+        GeneralName::RFC822Name(address) => Some(format!("email:{address}")),
+        GeneralName::URI(uri) => Some(format!("uri:{uri}")),
+        GeneralName::IPAddress(bytes) => {
+            let v4 = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
+            let address = v4.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from)).ok()?;
+            Some(format!("ip:{address}"))
+        }
+        _ => None,
+    };
+    let is_plain = |name: &String| name.len() <= NAME_MAX && name.bytes().all(|byte| byte.is_ascii_graphic());
+    Some(names.iter().filter_map(name).filter(is_plain).take(NAMES_MAX).collect())
 }
 
 /// The subject of a certificate, as RFC 4514 §2 writes it: the last part first, and no value can be taken for several.
@@ -191,7 +217,7 @@ impl ClientRing {
 
 #[cfg(test)]
 mod tests {
-    use rcgen::{CertificateParams, DnType, Issuer, KeyPair};
+    use rcgen::{CertificateParams, DnType, Issuer, KeyPair, SanType};
 
     use super::*;
 
@@ -255,6 +281,38 @@ mod tests {
         }
         let long = ClientCertificate::new(&client(&issuer, &[(DnType::CommonName, &"x".repeat(5_000))], false));
         assert_eq!((long.subject, long.fingerprint.len()), (None, 64));
+    }
+
+    #[test]
+    fn names_are_plain_text_and_bounded() {
+        let (_, issuer) = authority("ours");
+        let of = |names: Vec<SanType>| {
+            let mut params = CertificateParams::default();
+            params.subject_alt_names = names;
+            let der = params.signed_by(&KeyPair::generate().unwrap(), &issuer).unwrap().der().to_vec();
+            ClientCertificate::new(&der).names
+        };
+        let text = |text: &str| text.try_into().unwrap();
+        let all = of(vec![
+            SanType::DnsName(text("Alice.example.org")),
+            SanType::Rfc822Name(text("alice@example.org")),
+            SanType::URI(text("spiffe://ours/alice")),
+            SanType::URI(text("uri with spaces\n")),
+            SanType::IpAddress([192, 0, 2, 1].into()),
+            SanType::IpAddress("2001:db8::1".parse().unwrap()),
+        ]);
+        let expected = [
+            "dns:alice.example.org",
+            "email:alice@example.org",
+            "uri:spiffe://ours/alice",
+            "ip:192.0.2.1",
+            "ip:2001:db8::1",
+        ];
+        assert_eq!(all, expected);
+        assert_eq!(of(Vec::new()), Vec::<String>::new());
+        let many = (0..100).map(|number| SanType::DnsName(text(&format!("host-{number}")))).collect();
+        assert_eq!(of(many).len(), NAMES_MAX);
+        assert_eq!(of(vec![SanType::DnsName(text(&"x".repeat(300)))]), Vec::<String>::new());
     }
 
     #[test]

@@ -21,7 +21,7 @@
 //! - `fields`: header fields between two connections. `body`: content. `ending`: the cause of a request's end.
 //!   `delivery`: the time at which a client has all of a response.
 //! - `stream`: streams of other protocols, with `stream_halves`, `stream_target` and `tcp_back_end`. `qmux`: the same over TCP.
-//! - `masque`: tunnels for UDP, TCP and IP packets, with the tokens of `access`. `sessions`: WebTransport sessions of a `session_route`. `activity` and
+//! - `masque`: tunnels for UDP, TCP and IP packets, with the tokens of `access`, and certificates by each `certificate_rule`. `sessions`: WebTransport sessions of a `session_route`. `activity` and
 //!   `room`: idle times of both, and memory for their reads.
 //! - [`keys`]: keys that several gateways share. `register`: the shared strike register. [`balance`]: the load balancer in front of several
 //!   machines. `machines`: forwards to the machine that holds a connection. `connection_id_key`: the key that all of these share.
@@ -44,6 +44,7 @@ pub mod balance;
 mod body;
 mod capture;
 mod certificate;
+mod certificate_rule;
 mod client_certificate;
 pub mod config;
 mod connection_id_key;

@@ -122,11 +122,21 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     let asks = config.routes.iter().position(|route| route.client_certificate);
     if let (Some(number), None) = (asks, &config.client_certificates) {
         let at = [Key("route"), Number(number), Key("client-certificate")];
-        return Err(Fault::new(&at, "no client is asked for a certificate")
-            .hint("[client-certificates] with roots = \"ca.pem\""));
+        return Err(Fault::new(&at, NOBODY_ASKED).hint(ASK));
+    }
+    let by_certificate = config.routes.iter().enumerate().find_map(|(number, route)| {
+        let of_udp = route.proxy.as_ref().map(|proxy| ("proxy", &proxy.client_certificates));
+        let (key, rules) = of_udp.or(route.ip_proxy.as_ref().map(|proxy| ("ip-proxy", &proxy.client_certificates)))?;
+        (!rules.0.is_empty()).then_some([Key("route"), Number(number), Key(key), Key("client-certificates")])
+    });
+    if let (Some(at), None) = (by_certificate, &config.client_certificates) {
+        return Err(Fault::new(&at, NOBODY_ASKED).hint(ASK));
     }
     Ok(())
 }
+
+const NOBODY_ASKED: &str = "no client is asked for a certificate";
+const ASK: &str = "[client-certificates] with roots = \"ca.pem\"";
 
 /// Checks what a route asks of its clients.
 pub(super) fn check_route(number: usize, route: &Route) -> Result<(), Fault> {

@@ -6,6 +6,7 @@ use h3_quic::connect_ip::{MIN_IPV6_MTU, Prefix, Template};
 
 use super::{
     Many, Route, Size, Span,
+    proxy::check_certificates,
     read::{
         ConfigCause, Fault,
         Step::{Key, Number},
@@ -37,7 +38,12 @@ section! {
         /// File with `NAME TOKEN` in each line, not readable by others. Clients send a token (`authorization: Bearer TOKEN`, or
         /// `proxy-authorization`). Read with the configuration.
         tokens: String = String::new(),
-        /// Serve all clients, without `tokens`.
+        /// Certificates of clients that are served, beside those with a token: `subject:CN=alice,O=Ours` (RFC 4514), `subject:*,O=Ours` for
+        /// all whose subject ends so, `dns:alice.example.org`, `dns:*.example.org` for one label, `email:alice@example.org`,
+        /// `email:*@example.org`, `uri:spiffe://ours/alice`, `uri:spiffe://ours/*`, `ip:192.0.2.1`, `sha256:` with a fingerprint, or `*`
+        /// for all that `[client-certificates]` verifies. One or a list.
+        client_certificates: Many = Many::default(),
+        /// Serve all clients, without `tokens` and `client-certificates`.
         open: bool = false,
         /// Networks that are permitted although they have no public hosts, as in `10.1.0.0/16`. One or a list.
         allow: Many = Many::default(),
@@ -127,14 +133,23 @@ pub(super) fn check_files(routes: &[Route]) -> Result<(), Fault> {
 pub(super) fn check(number: usize, route: &Route, proxy: &IpProxy) -> Result<(), Fault> {
     let at = |key| [Key("route"), Number(number), Key("ip-proxy"), Key(key)];
     let whole = [Key("route"), Number(number), Key("ip-proxy")];
-    match (proxy.tokens.is_empty(), proxy.open) {
+    match (proxy.tokens.is_empty() && proxy.client_certificates.0.is_empty(), proxy.open) {
         (true, false) => {
-            return Err(Fault::new(&whole, "expected `tokens`: everybody could send from this machine's network")
-                .hint("tokens = \"tokens\" is a file with `NAME TOKEN` in each line; open = true serves everybody"));
+            return Err(Fault::new(
+                &whole,
+                "expected `tokens` or `client-certificates`: everybody could send from this machine's network",
+            )
+            .hint("tokens = \"tokens\" is a file with `NAME TOKEN` in each line; open = true serves everybody"));
         }
-        (false, true) => return Err(Fault::new(&at("open"), "expected either `tokens` or `open`, found both")),
+        (false, true) => {
+            return Err(Fault::new(
+                &at("open"),
+                "expected either `open`, or `tokens` and `client-certificates`, found both",
+            ));
+        }
         _ => {}
     }
+    check_certificates(&at("client-certificates"), &proxy.client_certificates)?;
     check_addresses(&whole, &at("addresses"), proxy)?;
     for text in &proxy.routes.0 {
         text.parse::<Prefix>().map_err(|error| Fault::new(&at("routes"), format!("`{text}`: {error}")))?;

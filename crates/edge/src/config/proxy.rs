@@ -6,7 +6,7 @@ use super::{
     Many, Route, Size, Span,
     read::{
         ConfigCause, Fault,
-        Step::{Key, Number},
+        Step::{self, Key, Number},
     },
     section::section,
 };
@@ -26,7 +26,12 @@ section! {
         /// File with `NAME TOKEN` in each line, not readable by others. Clients send a token (`authorization: Bearer TOKEN`, or
         /// `proxy-authorization`). Read with the configuration.
         tokens: String = String::new(),
-        /// Serve all clients, without `tokens`.
+        /// Certificates of clients that are served, beside those with a token: `subject:CN=alice,O=Ours` (RFC 4514), `subject:*,O=Ours` for
+        /// all whose subject ends so, `dns:alice.example.org`, `dns:*.example.org` for one label, `email:alice@example.org`,
+        /// `email:*@example.org`, `uri:spiffe://ours/alice`, `uri:spiffe://ours/*`, `ip:192.0.2.1`, `sha256:` with a fingerprint, or `*`
+        /// for all that `[client-certificates]` verifies. One or a list.
+        client_certificates: Many = Many::default(),
+        /// Serve all clients, without `tokens` and `client-certificates`.
         open: bool = false,
         /// Networks that are permitted although they have no public hosts, as in `10.1.0.0/16`. One or a list.
         allow: Many = Many::default(),
@@ -87,6 +92,17 @@ pub(super) fn check_files(routes: &[Route]) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Checks rules of certificates.
+pub(super) fn check_certificates(at: &[Step], rules: &Many) -> Result<(), Fault> {
+    for rule in &rules.0 {
+        rule.parse::<crate::certificate_rule::CertificateRule>().map_err(|error| {
+            Fault::new(at, error.to_string())
+                .hint("client-certificates = \"dns:*.clients.example.org\", or \"subject:CN=alice,O=Ours\"")
+        })?;
+    }
+    Ok(())
+}
+
 /// Checks the proxy of a route.
 pub(super) fn check(number: usize, route: &Route, proxy: &Proxy) -> Result<(), Fault> {
     let at = |key| [Key("route"), Number(number), Key("proxy"), Key(key)];
@@ -94,14 +110,23 @@ pub(super) fn check(number: usize, route: &Route, proxy: &Proxy) -> Result<(), F
         return Err(Fault::new(&at("udp"), "expected `udp` or `tcp`: nothing would be carried"));
     }
     let whole = [Key("route"), Number(number), Key("proxy")];
-    match (proxy.tokens.is_empty(), proxy.open) {
+    match (proxy.tokens.is_empty() && proxy.client_certificates.0.is_empty(), proxy.open) {
         (true, false) => {
-            return Err(Fault::new(&whole, "expected `tokens`: everybody could send from this machine's address")
-                .hint("tokens = \"tokens\" is a file with `NAME TOKEN` in each line; open = true serves everybody"));
+            return Err(Fault::new(
+                &whole,
+                "expected `tokens` or `client-certificates`: everybody could send from this machine's address",
+            )
+            .hint("tokens = \"tokens\" is a file with `NAME TOKEN` in each line; open = true serves everybody"));
         }
-        (false, true) => return Err(Fault::new(&at("open"), "expected either `tokens` or `open`, found both")),
+        (false, true) => {
+            return Err(Fault::new(
+                &at("open"),
+                "expected either `open`, or `tokens` and `client-certificates`, found both",
+            ));
+        }
         _ => {}
     }
+    check_certificates(&at("client-certificates"), &proxy.client_certificates)?;
     let template = proxy.template_of(route);
     h3_quic::connect_udp::Template::for_server(&template).map_err(|error| {
         Fault::new(&at("template"), error.to_string())
@@ -159,6 +184,7 @@ mod tests {
         for (proxy, line, field, hint) in [
             ("", 6, "proxy", "open = true"),
             ("open = true\ntokens = \"x\"", 7, "proxy.open", ""),
+            ("client-certificates = \"*\"", 7, "proxy.client-certificates", "[client-certificates]"),
             ("open = true\nudp = false", 8, "proxy.udp", ""),
             ("open = true\ntemplate = \"/x/{target_host}\"", 8, "proxy.template", "{?target_host,target_port}"),
             ("open = true\ntemplate = \"/x/{target_host}/{target_port}\"", 8, "proxy.template", ""),
@@ -176,6 +202,20 @@ mod tests {
             assert_eq!((error.line, error.field.as_deref()), (Some(line), Some(whole.as_str())), "{error}");
             assert!(error.hint.as_deref().unwrap_or_default().contains(hint), "{error:?}");
         }
+        let asks = "[client-certificates]\nroots = \"ca.pem\"\n";
+        for (proxy, field, hint) in [
+            ("client-certificates = \"alice\"", "proxy.client-certificates", "subject:"),
+            ("open = true\nclient-certificates = \"*\"", "proxy.open", ""),
+        ] {
+            for section in ["proxy", "ip-proxy"] {
+                let route = format!("{asks}[[route]]\npath = \"/udp\"\n[route.{section}]\n{proxy}\n");
+                let error = parse_with(&route).unwrap_err();
+                let whole = format!("route[1].{}", field.replace("proxy", section));
+                assert_eq!(error.field.as_deref(), Some(whole.as_str()), "{error}");
+                assert!(error.hint.as_deref().unwrap_or_default().contains(hint), "{error:?}");
+            }
+        }
+        parse_with(&format!("{asks}[[route]]\nproxy = {{ client-certificates = \"dns:*.a.example\" }}\n")).unwrap();
         let tcp = "\n[[route]]\npath = \"/udp\"\nproxy = { open = true, tcp = true }\n";
         let two = format!("{tcp}{}", tcp.replace("udp", "more"));
         assert_eq!(parse_with(&two).unwrap_err().field.as_deref(), Some("route[2].proxy.tcp"));

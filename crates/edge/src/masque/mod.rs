@@ -1,7 +1,7 @@
 //! Proxies of routes: tunnels for UDP (CONNECT-UDP, RFC 9298) and TCP (CONNECT) to targets that clients name, and in `ip` for IP packets
 //! (CONNECT-IP, RFC 9484).
 //!
-//! The files, in the order in which a request meets them: `crate::access` identifies clients by tokens; `clients` limits each of them;
+//! The files, in the order in which a request meets them: `crate::access` identifies clients by tokens and certificates; `clients` limits each of them;
 //! `crate::resolve` finds addresses; `rules` and `listeners` check them; `refusal` is the response to refused requests; `carry` runs a
 //! tunnel with `udp` or `tcp`.
 
@@ -19,7 +19,6 @@ mod udp;
 use std::{
     io,
     net::{SocketAddr, UdpSocket},
-    path::Path,
     sync::Arc,
 };
 
@@ -46,7 +45,7 @@ pub(crate) use self::{
     udp::TargetSocket,
 };
 use crate::{
-    access::{self, Access},
+    access::Access,
     admission,
     body::{AnyBody, full},
     config,
@@ -114,10 +113,7 @@ impl Proxy {
         listeners: &Arc<Listeners>,
         metrics: &Arc<Metrics>,
     ) -> Result<Self, SetupError> {
-        let access = match config.tokens.as_str() {
-            "" => Access::Open,
-            path => Access::Tokens(access::read(Path::new(path))?),
-        };
+        let access = Access::new(&config.tokens, &config.client_certificates.0)?;
         let limits = ClientLimits {
             total: config.tunnels,
             tunnels: config.tunnels_per_client,
@@ -189,7 +185,8 @@ impl Proxy {
         peer: &Peer,
     ) -> Result<Admitted, Refusal> {
         // First: who may not use the proxy learns nothing from it.
-        let user = self.access.find(request.headers()).map_err(|()| Refusal::Unauthorized)?;
+        let found = self.access.find(request.headers(), peer.certificate.as_deref());
+        let user = found.map_err(Refusal::of_access)?;
         let target = if kind == TunnelKind::Udp { self.udp_target(request, asked) } else { tcp_target(request) };
         let (host, port) = target?;
         self.rules.check_port(port).map_err(Refusal::Prohibited)?;

@@ -3,7 +3,7 @@
 use http::{HeaderValue, Response, StatusCode, header};
 
 use super::{clients::NoPlace, rules::Prohibited};
-use crate::{answer::plain, body::AnyBody, ending::Ending};
+use crate::{access::NoAccess, answer::plain, body::AnyBody, ending::Ending};
 
 /// Reason why a request for a tunnel is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub(super) enum Refusal {
     Malformed(&'static str),
     /// No valid token.
     Unauthorized,
+    /// No certificate that is permitted, where tokens give no access.
+    Certificate,
     /// The rules prohibit the target.
     Prohibited(Prohibited),
     /// The client, or all clients together, have too many tunnels.
@@ -37,11 +39,17 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
+    /// Refusal of a client without access.
+    pub(super) fn of_access(NoAccess { by_token }: NoAccess) -> Self {
+        if by_token { Self::Unauthorized } else { Self::Certificate }
+    }
+
     /// The reason in metrics.
     pub(super) fn word(&self) -> &'static str {
         match self {
             Self::Malformed(_) => "malformed",
             Self::Unauthorized => "unauthorized",
+            Self::Certificate => "certificate",
             Self::Prohibited(Prohibited::Port) => "port",
             Self::Prohibited(_) => "address",
             Self::NoPlace(NoPlace::Total) => "total",
@@ -62,7 +70,7 @@ impl Refusal {
     pub(super) fn ending(&self) -> Ending {
         match self {
             Self::Malformed(_) => Ending::Malformed,
-            Self::Unauthorized | Self::Prohibited(_) => Ending::Refused,
+            Self::Unauthorized | Self::Certificate | Self::Prohibited(_) => Ending::Refused,
             Self::NoPlace(NoPlace::Total) => Ending::Queued,
             Self::NoPlace(_) => Ending::Excess,
             Self::Memory => Ending::Memory,
@@ -79,6 +87,7 @@ impl Refusal {
         match self {
             Self::Malformed(what) => (*what).to_owned(),
             Self::Unauthorized => "a bearer token is needed".to_owned(),
+            Self::Certificate => "a certificate of the client that is permitted is needed".to_owned(),
             Self::Prohibited(Prohibited::Port) => "the port of the target is prohibited".to_owned(),
             Self::Prohibited(_) => "the address of the target is prohibited".to_owned(),
             Self::NoPlace(NoPlace::Total) => "the proxy has too many tunnels".to_owned(),
@@ -103,7 +112,7 @@ impl Refusal {
             // RFC 9110 §11.7: a proxy that was chosen asks in another way than a resource.
             Self::Unauthorized if is_connect => (StatusCode::PROXY_AUTHENTICATION_REQUIRED, "http_request_denied"),
             Self::Unauthorized => (StatusCode::UNAUTHORIZED, "http_request_denied"),
-            Self::Prohibited(Prohibited::Port) => (StatusCode::FORBIDDEN, "http_request_denied"),
+            Self::Certificate | Self::Prohibited(Prohibited::Port) => (StatusCode::FORBIDDEN, "http_request_denied"),
             Self::Prohibited(_) => (StatusCode::FORBIDDEN, "destination_ip_prohibited"),
             Self::NoPlace(NoPlace::Total) | Self::Memory => {
                 (StatusCode::SERVICE_UNAVAILABLE, "connection_limit_reached")

@@ -18,7 +18,6 @@ mod tunnel;
 use std::{
     io,
     net::IpAddr,
-    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -43,7 +42,7 @@ use super::{
     rules::{Prohibited, Rules},
 };
 use crate::{
-    access::{self, Access},
+    access::Access,
     admission,
     body::AnyBody,
     config,
@@ -105,10 +104,7 @@ impl IpProxy {
         config: &config::IpProxy,
         shared: &IpShared<'_>,
     ) -> Result<Self, SetupError> {
-        let access = match config.tokens.as_str() {
-            "" => Access::Open,
-            path => Access::Tokens(access::read(Path::new(path))?),
-        };
+        let access = Access::new(&config.tokens, &config.client_certificates.0)?;
         let limits = ClientLimits {
             total: config.tunnels,
             tunnels: config.tunnels_per_client,
@@ -205,7 +201,8 @@ impl IpProxy {
         peer: &Peer,
     ) -> Result<Admitted, Refusal> {
         // RFC 9484 §11 SHOULD-1. First: who may not use the proxy learns nothing from it.
-        let user = self.access.find(request.headers()).map_err(|()| Refusal::Unauthorized)?;
+        let found = self.access.find(request.headers(), peer.certificate.as_deref());
+        let user = found.map_err(Refusal::of_access)?;
         let scope = self.scope(request, asked)?;
         let key = user.clone().map_or_else(|| ClientKey::Address(admission::key(peer.remote.ip())), ClientKey::Token);
         let place = self.clients.enter(key, self.limits, Instant::now()).map_err(Refusal::NoPlace)?;

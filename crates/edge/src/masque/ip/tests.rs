@@ -11,7 +11,10 @@ use super::{
     super::{clients::NoPlace, udp::End},
     *,
 };
-use crate::config::{Many, Span};
+use crate::{
+    client_certificate::ClientCertificate,
+    config::{Many, Span},
+};
 
 const TARGET: [u8; 4] = [93, 184, 216, 34];
 
@@ -213,7 +216,7 @@ async fn requests_are_judged_by_token_and_template() {
     let tokens = directory.path().join("tokens");
     std::fs::write(&tokens, "alice 0123456789abcdef\n").unwrap();
     std::fs::set_permissions(&tokens, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    proxy.access = Access::Tokens(access::read(&tokens).unwrap());
+    proxy.access = Access::new(tokens.to_str().unwrap(), &[]).unwrap();
     let memory = budget();
     let asked = SwitchRequest { form: crate::upstream::switch::SwitchForm::Connect, protocol: PROTOCOL.to_owned() };
     let admit = |path: &str, token: &str, asked: &SwitchRequest| {
@@ -232,4 +235,27 @@ async fn requests_are_judged_by_token_and_template() {
     }
     let udp = SwitchRequest { protocol: "connect-udp".to_owned(), ..asked.clone() };
     assert!(matches!(admit("/ip/*/*/", token, &udp), Err(Refusal::Malformed(_))));
+}
+
+#[tokio::test]
+async fn a_certificate_gives_access_in_place_of_a_token() {
+    let (mut proxy, _kernel) = proxy(None);
+    proxy.access = Access::new("", &["subject:CN=alice".to_owned()]).unwrap();
+    let memory = budget();
+    let asked = SwitchRequest { form: crate::upstream::switch::SwitchForm::Connect, protocol: PROTOCOL.to_owned() };
+    let admit = |subject: Option<&str>| {
+        let request = Request::builder().method(Method::CONNECT).uri("https://proxy.example/ip/*/*/");
+        let request = request.body(crate::body::full("")).unwrap();
+        let certificate = subject.map(|subject| {
+            let subject = Some(subject.to_owned());
+            Arc::new(ClientCertificate { fingerprint: "0".repeat(64), subject, names: Vec::new() })
+        });
+        let peer = Peer { certificate, ..peer(&memory) };
+        proxy.admit(&request, Some(&asked), &peer).map(|admitted| admitted.user.map(|user| user.to_string()))
+    };
+    assert_eq!(admit(Some("CN=alice")), Ok(Some("CN=alice".to_owned())));
+    for other in [Some("CN=bob"), None] {
+        let refusal = admit(other).unwrap_err();
+        assert_eq!((&refusal, refusal.response(false).status().as_u16()), (&Refusal::Certificate, 403));
+    }
 }
