@@ -19,7 +19,7 @@ use std::{
 
 use clap::{Args as Group, Parser, Subcommand};
 use client::{
-    Leg, Settings, Timeouts, Trust,
+    ClientIdentity, Leg, Settings, Timeouts, Trust,
     masque::{ProxyClient, ProxyError},
 };
 use serde_json::{Value, json};
@@ -61,7 +61,8 @@ enum Command {
     #[command(after_help = "Examples:
   tiderace masque udp --proxy proxy.example.org --listen 127.0.0.1:5353 dns.example.org:53
   tiderace masque udp --proxy 'https://proxy.example.org/masque{?target_host,target_port}' --token-file token \\
-    --listen 127.0.0.1:4433 www.example.org:443")]
+    --listen 127.0.0.1:4433 www.example.org:443
+  tiderace masque udp --proxy proxy.example.org --cert alice.pem --key alice.key --listen 127.0.0.1:5353 dns.example.org:53")]
     Udp(UdpArgs),
     /// Forward a local TCP port to a target behind the proxy.
     ///
@@ -175,6 +176,12 @@ struct ProxyArgs {
     /// Send the bearer token in this file to the proxy
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Show the certificate in this file (PEM, with its chain) to a proxy that asks for one
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// Private key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
     /// Trust the root certificates in this file (PEM) and no others
     #[arg(long, value_name = "FILE", visible_alias = "cacert")]
     ca: Option<PathBuf>,
@@ -285,10 +292,18 @@ impl ProxyArgs {
                 Some(token.to_owned())
             }
         };
+        let identity = match (&self.cert, &self.key) {
+            (Some(certificates), Some(key)) => {
+                let pem = |path, hint: &'static str| read(path).map_err(|failure| failure.hint(hint));
+                let certificates = pem(certificates, "--cert takes a PEM file with a certificate")?;
+                Some(ClientIdentity { certificates, key: pem(key, "--key takes a PEM file with a private key")? })
+            }
+            _ => None,
+        };
         let limit = Duration::from_secs(self.connect_within);
         let timeouts = Timeouts { connect: limit, response: limit, ..Timeouts::default() };
         let keep_alive = Some(KEEP_ALIVE);
-        let settings = Settings { trust, timeouts, keep_alive, key_log: true, ..Settings::default() };
+        let settings = Settings { trust, identity, timeouts, keep_alive, key_log: true, ..Settings::default() };
         let proxy = new(&settings, &self.proxy, token.as_deref());
         let proxy = proxy.map_err(|error| Failure::new(&error).hint(error.hint()))?;
         let proxy = match (self.http2, self.http3) {
