@@ -120,4 +120,14 @@ async fn a_websocket_goes_over_tcp() {
     let log = || crate::site::read(&site.directory.0.join("access.log"));
     crate::site::until(|| log().contains("over QUIC: other protocols are not carried; over TCP: "), true).await;
     drop(origin);
+    // The same for an extended CONNECT, with datagrams and without, and the connection goes on.
+    let config = super::route(alone.address, "tunnels = [\"websocket\", \"connect-udp\"]");
+    let (site, _roots) = gateway("h3-connect-alone", &alone.certificate, &config);
+    let (_endpoint, mut h3) = site.h3().await;
+    for protocol in ["connect-udp", "websocket"] {
+        let protocol = h3_quic::Protocol::from_static(protocol);
+        let request = Request::connect("https://localhost/tunnel").extension(protocol).body(full("")).unwrap();
+        assert_eq!(within(h3.send(request)).await.unwrap().status(), 502);
+    }
+    over_quic(&site, &mut h3).await;
 }
