@@ -12,6 +12,7 @@ impl Connection {
         if busy || !self.packets.sources.handshake.is_confirmed() {
             return;
         }
+        self.packets.keys.shrink();
         self.packets.spaces.shrink();
         self.packets.sources.shrink();
         self.packets.identity.shrink();

@@ -359,6 +359,7 @@ impl Keys {
         path: PathId,
         expected_pn: u64,
     ) -> Result<Opened, OpenError> {
+        self.one_rtt.wake(self.labels);
         let header_key = self.one_rtt.remote_header().ok_or(OpenError::NoKeys)?;
         // RFC 9001 §9.5 MUST-1: opening header and packet takes the same course whatever the packet number
         let (pn_len, truncated) = header::unprotect(header_key, packet, pn_offset).ok_or(OpenError::TooShort)?;
@@ -376,6 +377,11 @@ impl Keys {
         }
         let new_phase = self.one_rtt.on_opened(used, pn, path, self.labels).map_err(OpenError::KeyUpdate)?;
         Ok(Opened { pn, payload: payload_offset..payload_offset + len, new_phase, old_keys: used == Used::Previous })
+    }
+
+    /// Returns memory of keys that an idle connection does not need: they are made again when a packet arrives.
+    pub fn shrink(&mut self) {
+        self.one_rtt.rest();
     }
 
     // RFC 9001 §6.6 MUST-5, MUST-6: failures count over the life of the connection and over all its keys.

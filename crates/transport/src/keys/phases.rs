@@ -43,7 +43,8 @@ const RESERVE: u64 = 8;
 struct Opening {
     header: HeaderKey,
     current: PacketKey,
-    next: PacketKey,
+    /// Absent while the connection rests.
+    next: Option<PacketKey>,
     previous: Option<PacketKey>,
     /// The secret of the next phase.
     next_secret: Secret,
@@ -157,7 +158,7 @@ impl Phases {
                 self.opening = Some(Opening {
                     header,
                     current,
-                    next: PacketKey::new(suite, &next_secret, labels),
+                    next: Some(PacketKey::new(suite, &next_secret, labels)),
                     previous: None,
                     next_secret,
                     seen_current: true,
@@ -172,6 +173,30 @@ impl Phases {
 
     pub(super) fn can_open(&self) -> bool {
         self.opening.is_some()
+    }
+
+    /// Frees the next key for receiving until a packet arrives: it is made again from its secret.
+    pub(super) fn rest(&mut self) {
+        if let Some(opening) = &mut self.opening {
+            opening.next = None;
+        }
+    }
+
+    /// Makes the next key for receiving if the connection has rested, before anything of a packet is looked at: so the time that it takes
+    /// does not depend on the Key Phase bit.
+    #[inline]
+    pub(super) fn wake(&mut self, labels: &Labels) {
+        if let Some(opening) = &mut self.opening
+            && opening.next.is_none()
+        {
+            opening.next = Some(PacketKey::new(self.suite, &opening.next_secret, labels));
+        }
+    }
+
+    /// Returns whether the next key for receiving is there.
+    #[cfg(test)]
+    pub(super) fn has_next(&self) -> bool {
+        self.opening.as_ref().is_some_and(|opening| opening.next.is_some())
     }
 
     #[inline]
@@ -219,7 +244,7 @@ impl Phases {
             Some(previous) if pn < self.opened_lowest(path) => Some((previous, Used::Previous)),
             // RFC 9001 §6.3 MUST NOT-1: without a previous key the next one is tried all the same, so that no time
             // tells them apart.
-            _ => Some((&opening.next, Used::Next)),
+            _ => Some((opening.next.as_ref()?, Used::Next)),
         }
     }
 
@@ -273,9 +298,13 @@ impl Phases {
         // RFC 9001 §6.4 MUST-1: packets are never sealed with older keys than those before them
         sealing.keys.packet = PacketKey::new(self.suite, &sealing.secret, labels);
         sealing.sealed = 0;
-        opening.next_secret = opening.next_secret.next(self.suite, labels);
+        let after = opening.next_secret.next(self.suite, labels);
+        let following = std::mem::replace(&mut opening.next_secret, after);
         let after_next = PacketKey::new(self.suite, &opening.next_secret, labels);
-        let current = std::mem::replace(&mut opening.next, after_next);
+        let current = match opening.next.replace(after_next) {
+            Some(next) => next,
+            None => PacketKey::new(self.suite, &following, labels),
+        };
         // RFC 9001 §6.1 MUST-1: old keys stay until a packet under the new ones was opened
         // RFC 9001 §6.1 SHOULD-1: old keys stay for a while after the first packet under the new ones
         opening.previous = Some(std::mem::replace(&mut opening.current, current));

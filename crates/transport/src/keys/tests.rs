@@ -199,6 +199,33 @@ fn an_update_needs_confirmation_acknowledgement_and_patience() {
     assert_eq!((client.updates(), server.updates()), (2, 2));
 }
 
+// RFC 9001 §6.3 MUST-1
+#[test]
+fn a_connection_that_has_rested_follows_an_update_and_starts_one() {
+    let (mut client, mut server) = pair();
+    let has_next = |keys: &Keys| keys.one_rtt.has_next();
+    server.shrink();
+    assert!(!has_next(&server));
+    // Whatever arrives first, a forged packet too, makes the key.
+    let mut forged = seal(&mut client, 1);
+    *forged.last_mut().unwrap() ^= 1;
+    assert_eq!(open(&mut server, &forged, 0), Err(OpenError::Forged));
+    assert!(has_next(&server));
+    server.shrink();
+    assert!(client.update(at(0), WAIT));
+    assert!(open(&mut server, &seal(&mut client, 2), 0).unwrap().new_phase);
+    server.on_ack_sent(PATH, 2);
+    client.shrink();
+    let opened = open(&mut client, &seal(&mut server, 1), 0).unwrap();
+    client.on_acked(PATH, 2, at(100), opened.old_keys).unwrap();
+    // An update of its own while it rests.
+    client.shrink();
+    assert!(client.update(at(400), WAIT));
+    assert!(open(&mut server, &seal(&mut client, 3), 3).unwrap().new_phase);
+    server.on_ack_sent(PATH, 3);
+    assert!(open(&mut client, &seal(&mut server, 2), 2).unwrap().new_phase);
+}
+
 // RFC 9001 §6.1 MUST-1; RFC 9001 §6.3 MUST-1
 #[test]
 fn both_sides_may_update_at_once() {
@@ -331,7 +358,7 @@ proptest! {
     // RFC 9001 §6.4 MUST-1; RFC 9001 §6.3 SHOULD-1; RFC 9001 §9.5 SHOULD-1
     #[test]
     fn reordering_across_updates_loses_nothing(
-        steps in prop::collection::vec((any::<bool>(), 0u8..8, any::<u8>()), 1..300),
+        steps in prop::collection::vec((any::<bool>(), 0u8..9, any::<u8>()), 1..300),
     ) {
         let mut keys = [endpoint(Side::Client, KeyLimits::default()), endpoint(Side::Server, KeyLimits::default())];
         // By receiver.
@@ -370,6 +397,8 @@ proptest! {
                         keys[me].on_acked(PATH, acked, now, opened.old_keys).unwrap();
                     }
                 }
+                // An end may rest at any time.
+                8 => keys[me].shrink(),
                 _ => {
                     // Without the wait of three PTO, so that updates follow each other as fast as the rules allow.
                     keys[me].update(now, Duration::ZERO);
