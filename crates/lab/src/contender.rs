@@ -15,7 +15,7 @@ use crate::{
     books::EndBooks,
     qlog::QlogDir,
     scenario::Scenario,
-    tally::{FeedTally, Missing, VideoTally},
+    tally::{BroadcastTally, FeedTally, Missing, VideoTally},
     throttle::Throttle,
     view::{RttReader, Viewer},
 };
@@ -178,6 +178,8 @@ pub struct Measured {
     pub video: Option<(VideoTally, Option<Duration>)>,
     /// Experience of a feed's reader. `None` for other workloads.
     pub feed: Option<FeedTally>,
+    /// Live broadcast, as its sender and its receiver saw it. `None` for other workloads.
+    pub broadcast: Option<BroadcastTally>,
     /// Reason why the connection ended before the run did.
     pub closed: Option<String>,
     /// Bytes that arrived wrong, duplicated or out of place. A value other than zero fails the run.

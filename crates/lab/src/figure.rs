@@ -86,6 +86,20 @@ pub enum Figure {
     FeedSeen,
     /// Bytes of images that were of no use.
     FeedWasted,
+    /// Pictures of a live broadcast that arrived in time.
+    PicturesInTime,
+    /// Median latency of a picture.
+    PictureP50,
+    /// 95th percentile of the latency of a picture.
+    PictureP95,
+    /// 99th percentile of the latency of a picture.
+    PictureP99,
+    /// Groups of pictures that were reset.
+    GroupsReset,
+    /// Bytes of pictures that were sent and of no use.
+    PicturesWasted,
+    /// Audio datagrams that arrived in time.
+    AudioInTime,
     /// Connections that lost a packet in set-up.
     LossSetup,
     /// Connections that lost a packet after it.

@@ -92,6 +92,18 @@ pub trait Host {
         false
     }
 
+    /// Gives up sending: data that was not sent, or was sent and not acknowledged, vanishes. Where the peer accepts RESET_STREAM_AT, the
+    /// first `keep` bytes arrive all the same. `false` when the stack has no such call.
+    fn reset(&mut self, _stream: Stream, _keep: u64) -> bool {
+        false
+    }
+
+    /// Bytes of the stream that left in packets at least once; of a stream that the peer has acknowledged to its end, `u64::MAX`. `None`
+    /// when the stack does not report it.
+    fn sent(&mut self, _stream: Stream) -> Option<u64> {
+        None
+    }
+
     /// Passes all available data to `sink`, in order.
     fn read(&mut self, stream: Stream, sink: &mut dyn FnMut(&[u8])) -> ReadEnd;
 

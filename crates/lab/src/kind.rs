@@ -24,6 +24,8 @@ pub enum Workload {
     Page,
     /// A scrolled feed: API responses and images with priorities; images scrolled out of view are cancelled.
     Feed,
+    /// A live broadcast over WebTransport: a stream for each group of pictures, audio in datagrams. Groups that are late are reset.
+    Webtransport,
 }
 
 /// Workloads, as a set.

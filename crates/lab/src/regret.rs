@@ -94,7 +94,7 @@ impl CellValues {
                 let complete = candidates.iter().find(|times| times.iter().all(Option::is_some));
                 values.time = complete.or_else(|| candidates.first()).cloned().unwrap_or_default();
             }
-            Workload::Datagrams | Workload::Messages | Workload::Feed => {}
+            Workload::Datagrams | Workload::Messages | Workload::Feed | Workload::Webtransport => {}
         }
         values
     }

@@ -26,6 +26,7 @@
 //! congestion = ["newreno", "cubic"]
 //! ```
 
+mod broadcast;
 mod check;
 mod factors;
 mod overrides;
@@ -44,6 +45,7 @@ use serde::{Deserialize, Serialize};
 use transport::ack_frequency::AckFrequency;
 use units::{Bitrate, DataSize, Duration, Instant};
 
+pub use broadcast::BroadcastTraffic;
 pub use check::Fault;
 pub use factors::{CELL, Levels, Point, SHORTHANDS};
 pub use overrides::{Overrides, QueueSize};
@@ -163,6 +165,9 @@ pub struct Traffic {
     /// `feed`: what a screen consists of, and how long it is looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feed: Option<FeedTraffic>,
+    /// `webtransport`: groups of pictures, audio, and the latency budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webtransport: Option<BroadcastTraffic>,
 }
 
 /// Direction of the measured data.

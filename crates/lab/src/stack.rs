@@ -361,6 +361,8 @@ pub fn applications(
         datagrams,
         video: (workload == Workload::Video).then(|| (tally.video, tally.video.began.map(|at| at - start))),
         feed: (workload == Workload::Feed).then_some(tally.feed),
+        broadcast: (workload == Workload::Webtransport)
+            .then(|| sender.tally().broadcast.with_receiver(&receiver.tally().broadcast)),
         closed: closed.filter(|_| !single),
         wrong_bytes: client.tally().wrong_bytes + server.tally().wrong_bytes,
         ..Measured::default()

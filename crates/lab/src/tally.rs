@@ -57,6 +57,43 @@ pub struct VideoTally {
     pub bits: f64,
 }
 
+/// Live broadcast at one end of a connection. What is due was captured while figures counted, and early enough to arrive before the run
+/// ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BroadcastTally {
+    /// Pictures that were due, at the sender.
+    pub pictures_due: u64,
+    /// Groups that were due as a whole, at the sender …
+    pub groups_due: u64,
+    /// … and those of them that were reset. `None` for a stack that cannot reset a stream.
+    pub groups_reset: Option<u64>,
+    /// Bytes of these groups that left in packets, each counted once.
+    pub group_bytes: u64,
+    /// Audio datagrams that were due, at the sender.
+    pub audio_due: u64,
+    /// From the capture of each due picture to its last byte, at the receiver.
+    pub latencies: Vec<Duration>,
+    /// Pictures among them within the latency budget.
+    pub pictures_in_time: u64,
+    /// Bytes of those whose group was due as a whole.
+    pub useful_bytes: u64,
+    /// Due audio datagrams that arrived within the latency budget, at the receiver.
+    pub audio_in_time: u64,
+}
+
+impl BroadcastTally {
+    /// Counters of one broadcast: those of its sender from `self`, the others from `receiver`.
+    pub(crate) fn with_receiver(&self, receiver: &Self) -> Self {
+        Self {
+            latencies: receiver.latencies.clone(),
+            pictures_in_time: receiver.pictures_in_time,
+            useful_bytes: receiver.useful_bytes,
+            audio_in_time: receiver.audio_in_time,
+            ..self.clone()
+        }
+    }
+}
+
 /// Experience of a feed's reader, at the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FeedTally {

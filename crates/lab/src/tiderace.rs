@@ -60,6 +60,7 @@ pub(crate) fn with_setup(setup: Setup) -> Box<dyn Contender> {
 }
 
 /// Builds both ends with one profile.
+#[derive(Debug)]
 struct Tiderace {
     profile: Arc<Profile>,
     early_data: bool,
@@ -565,6 +566,16 @@ impl Host for End {
 
     fn cancel(&mut self, stream: Stream) -> bool {
         self.connection().is_some_and(|connection| connection.stop_sending(StreamId(stream), 0).is_ok())
+    }
+
+    fn reset(&mut self, stream: Stream, keep: u64) -> bool {
+        let Some(connection) = self.connection() else { return false };
+        connection.reset_at(StreamId(stream), 0, keep).is_ok() || connection.reset(StreamId(stream), 0).is_ok()
+    }
+
+    fn sent(&mut self, stream: Stream) -> Option<u64> {
+        // A stream without a sending part is one whose end was acknowledged.
+        Some(self.connection()?.sent(StreamId(stream)).unwrap_or(u64::MAX))
     }
 
     fn send_datagram(&mut self, data: Bytes) -> bool {

@@ -3,6 +3,7 @@
 //! An app knows the scenario, its side and the time, and drives its end of the connection through [`Host`]. Both ends know the scenario, so
 //! nothing has to be negotiated: a server answers the first stream as configured.
 
+mod broadcast;
 mod bulk;
 mod datagrams;
 mod feed;
@@ -19,7 +20,7 @@ use crate::{
     contender::RunSpec,
     host::{Host, HostEvent},
     scenario::{Direction, Workload},
-    tally::{FeedTally, Missing, VideoTally},
+    tally::{BroadcastTally, FeedTally, Missing, VideoTally},
 };
 
 pub use pattern::{mismatches, pattern};
@@ -52,6 +53,8 @@ pub struct Tally {
     pub video: VideoTally,
     /// Experience of a feed's reader.
     pub feed: FeedTally,
+    /// Live broadcast, as far as this end knows of it.
+    pub broadcast: BroadcastTally,
 }
 
 /// The time that counts.
@@ -84,6 +87,7 @@ enum Kind {
     Requests(requests::Requests),
     Datagrams(datagrams::Datagrams),
     Session(session::Session),
+    Broadcast(broadcast::Broadcast),
 }
 
 impl App {
@@ -97,6 +101,7 @@ impl App {
             Workload::Flows => Kind::Requests(requests::Requests::new(end, end != sender, traffic, Some(1))),
             Workload::Datagrams | Workload::Messages => Kind::Datagrams(datagrams::Datagrams::new(end == sender, spec)),
             Workload::Video | Workload::Page | Workload::Feed => Kind::Session(session::Session::new(end, spec)),
+            Workload::Webtransport => Kind::Broadcast(broadcast::Broadcast::new(end, end == sender, spec)),
         };
         let window = Window { from: spec.measure_from, to: spec.end };
         Self { end, kind, tally: Tally::default(), window, established: None, closed: None }
@@ -118,6 +123,7 @@ impl App {
                 Kind::Requests(requests) => requests.on_event(host, &event, &mut scope),
                 Kind::Datagrams(datagrams) => datagrams.on_event(host, &event, &mut scope),
                 Kind::Session(session) => session.on_event(host, &event, &mut scope),
+                Kind::Broadcast(broadcast) => broadcast.on_event(host, &event, &mut scope),
             }
         }
         match &mut self.kind {
@@ -127,6 +133,9 @@ impl App {
             Kind::Bulk(bulk) => acted |= bulk.on_time(host, now),
             Kind::Session(session) => {
                 acted |= session.on_time(host, &mut Scope { now, window: self.window, tally: &mut self.tally });
+            }
+            Kind::Broadcast(broadcast) => {
+                acted |= broadcast.on_time(host, &mut Scope { now, window: self.window, tally: &mut self.tally });
             }
             Kind::Requests(_) => {}
         }
@@ -140,6 +149,7 @@ impl App {
                 datagrams.deadline().map(|at| (at, "the next datagram is due"))
             }
             Kind::Bulk(bulk) if self.closed.is_none() => bulk.deadline().map(|at| (at, "the application writes again")),
+            Kind::Broadcast(broadcast) => broadcast.deadline().map(|at| (at, "the broadcast goes on")),
             // Also of a connection that has ended: the account is settled at the end of the run.
             Kind::Session(session) => session.deadline().map(|at| (at, "the script goes on")),
             _ => None,

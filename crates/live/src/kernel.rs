@@ -77,7 +77,7 @@ impl Kernel {
     /// When it needs datagrams.
     pub fn check(workload: Workload) -> Result<(), String> {
         match workload {
-            Workload::Datagrams | Workload::Messages => Err("TCP has no datagrams".to_owned()),
+            Workload::Datagrams | Workload::Messages | Workload::Webtransport => Err("TCP has no datagrams".to_owned()),
             _ => Ok(()),
         }
     }

@@ -123,6 +123,7 @@ enum Kind {
     Video,
     Page,
     Feed,
+    Webtransport,
 }
 
 impl Kind {
@@ -135,6 +136,7 @@ impl Kind {
             Self::Video => "video",
             Self::Page => "page",
             Self::Feed => "feed",
+            Self::Webtransport => "webtransport",
         }
     }
 }

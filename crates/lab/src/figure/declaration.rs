@@ -191,6 +191,7 @@ const FLOWS: Workloads = Workloads::of(&[Workload::Flows]);
 const FETCHED: Workloads = Workloads::of(&[Workload::Flows, Workload::Page]);
 const DATAGRAMS: Workloads = Workloads::of(&[Workload::Datagrams, Workload::Messages]);
 const VIDEO: Workloads = Workloads::of(&[Workload::Video]);
+const LIVE: Workloads = Workloads::of(&[Workload::Webtransport]);
 const ALL: Workloads = Workloads::ALL;
 
 use Figure as F;
@@ -198,7 +199,7 @@ use Unit::{BitsPerSecond, Bytes, Index, PerSecond, Seconds, Share};
 
 /// The figures in the order of reports, which is that of [`Figure`].
 #[rustfmt::skip]
-pub const TABLE: [Declaration; 61] = [
+pub const TABLE: [Declaration; 68] = [
     Declaration::gain(F::Goodput, "goodput", "goodput", BitsPerSecond,
         "unique application bytes delivered to the receiving application per second, all connections together")
         .tolerance(0.03, 1_000.0).headline(&[(BULK, 3), (DATAGRAMS, 6)]).always(),
@@ -292,6 +293,24 @@ pub const TABLE: [Declaration; 61] = [
     Declaration::share(F::FeedWasted, "feed_wasted", "feed bytes wasted",
         "bytes of images that arrived and were scrolled away incomplete, of all bytes of images")
         .presupposes(F::FeedSeen).only(FEED).headline(&[(FEED, 6)]),
+    Declaration::gain(F::PicturesInTime, "pictures_in_time", "pictures in time", Share,
+        "pictures of a live broadcast that were complete within the latency budget after their capture, of all that were due")
+        .by_difference(0.01).only(LIVE).headline(&[(LIVE, 3)]),
+    Declaration::time(F::PictureP50, "picture_p50", "picture p50",
+        "median time from the capture of a picture to its last byte at the receiver; one that never came counts as longer than any \
+         other").only(LIVE),
+    Declaration::time(F::PictureP95, "picture_p95", "picture p95", "95th percentile of the same times; needs 60")
+        .only(LIVE).headline(&[(LIVE, 4)]),
+    Declaration::time(F::PictureP99, "picture_p99", "picture p99", "99th percentile of the same times; needs 300").only(LIVE),
+    Declaration::share(F::GroupsReset, "groups_reset", "groups reset",
+        "groups of pictures that the sender reset because a picture had not left within the latency budget, of all that were due")
+        .presupposes(F::PicturesInTime).only(LIVE).headline(&[(LIVE, 6)]),
+    Declaration::share(F::PicturesWasted, "pictures_wasted", "picture bytes wasted",
+        "bytes of groups of pictures that left in packets and did not become a picture in time, of all that left, each counted once")
+        .presupposes(F::PicturesInTime).only(LIVE).headline(&[(LIVE, 7)]),
+    Declaration::gain(F::AudioInTime, "audio_in_time", "audio in time", Share,
+        "audio datagrams that arrived within the latency budget, of all that were due")
+        .by_difference(0.01).only(LIVE).headline(&[(LIVE, 5)]),
     Declaration::share(F::LossSetup, "loss_setup", "lost in set-up",
         "connections of which a link dropped a packet, in either direction, before their handshake was complete; warm-up included")
         .neither().by_difference(0.05),

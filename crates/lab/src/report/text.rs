@@ -336,6 +336,15 @@ fn traffic(scenario: &Scenario) -> String {
                 display(feed.every)
             )
         }
+        Workload::Webtransport => {
+            let live = traffic.webtransport();
+            format!(
+                "a live broadcast each ({direction}), groups of {} every {}, budget of {}",
+                plural(live.group, "picture"),
+                display(live.picture_interval * live.group),
+                display(live.latency)
+            )
+        }
         Workload::Datagrams | Workload::Messages => {
             let all = || traffic.packet_rate.map(|rate| format!("{rate} per second in all"));
             let rate = traffic.datagram_rate.map(|rate| format!("{rate} each")).or_else(all).unwrap_or_default();

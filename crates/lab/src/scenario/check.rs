@@ -3,7 +3,7 @@
 use netem::LinkConfig;
 use units::{DataSize, Duration, duration_text};
 
-use super::{Direction, FeedTraffic, PageTraffic, Scenario, Traffic, VideoTraffic, Workload};
+use super::{BroadcastTraffic, Direction, FeedTraffic, PageTraffic, Scenario, Traffic, VideoTraffic, Workload};
 
 /// A field whose value makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,11 +158,13 @@ impl Traffic {
         belongs("traffic.video", self.video.is_some(), Workload::Video, "video")?;
         belongs("traffic.page", self.page.is_some(), Workload::Page, "page")?;
         belongs("traffic.feed", self.feed.is_some(), Workload::Feed, "feed")?;
+        let is_broadcast = self.webtransport.is_some();
+        belongs("traffic.webtransport", is_broadcast, Workload::Webtransport, "webtransport")?;
         let scripted = matches!(self.workload, Workload::Video | Workload::Page | Workload::Feed);
         if scripted && self.direction == Direction::Upload {
             return Err(fault("traffic.direction", "this workload is what clients download"));
         }
-        if scripted && self.streams != 1 {
+        if (scripted || self.workload == Workload::Webtransport) && self.streams != 1 {
             return Err(fault("traffic.streams", "this workload opens a stream for each object by itself"));
         }
         match self.workload {
@@ -170,6 +172,7 @@ impl Traffic {
             Workload::Video => self.video().check(),
             Workload::Page => self.page().check(),
             Workload::Feed => self.feed().check(),
+            Workload::Webtransport => self.webtransport().check(),
             Workload::Flows if self.streams != 1 => {
                 Err(fault("traffic.streams", "a flow is one request on one stream"))
             }
@@ -220,6 +223,11 @@ impl Traffic {
     /// The feed.
     pub fn feed(&self) -> FeedTraffic {
         self.feed.unwrap_or_default()
+    }
+
+    /// The live broadcast.
+    pub fn webtransport(&self) -> BroadcastTraffic {
+        self.webtransport.unwrap_or_default()
     }
 
     /// Bytes of each request.

@@ -40,6 +40,8 @@ mod tests {
         assert_eq!(names(&schema, "/$defs/video/properties"), fields::<crate::scenario::VideoTraffic>());
         assert_eq!(names(&schema, "/$defs/page/properties"), fields::<crate::scenario::PageTraffic>());
         assert_eq!(names(&schema, "/$defs/feed/properties"), fields::<crate::scenario::FeedTraffic>());
+        let broadcast = fields::<crate::scenario::BroadcastTraffic>();
+        assert_eq!(names(&schema, "/$defs/webtransport/properties"), broadcast);
         assert_eq!(names(&schema, "/$defs/run/properties"), fields::<Plan>());
         assert_eq!(names(&schema, "/$defs/nat/properties"), fields::<netem::NatConfig>());
         assert_eq!(names(&schema, "/$defs/change/properties"), fields::<netem::Change>());

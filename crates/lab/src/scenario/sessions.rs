@@ -82,7 +82,7 @@ const OBJECTS_MAX: u32 = 1_000;
 /// A large object.
 const SIZE_MAX: u64 = 1 << 30;
 
-fn size(field: &str, size: DataSize) -> Result<(), Fault> {
+pub(super) fn size(field: &str, size: DataSize) -> Result<(), Fault> {
     if (1..=SIZE_MAX).contains(&size.as_bytes()) {
         return Ok(());
     }
@@ -96,7 +96,7 @@ fn count(field: &str, count: u32) -> Result<(), Fault> {
     Err(fault(field, format!("{count} is out of range: 0 to {OBJECTS_MAX}")))
 }
 
-fn span(field: &str, span: Duration) -> Result<(), Fault> {
+pub(super) fn span(field: &str, span: Duration) -> Result<(), Fault> {
     if span >= Duration::from_millis(10) && span <= Duration::from_secs(3_600) {
         return Ok(());
     }
