@@ -17,6 +17,7 @@ use crate::{
     scenario::Scenario,
     tally::{BroadcastTally, FeedTally, Missing, VideoTally},
     throttle::Throttle,
+    tunnel::TunnelCounters,
     view::{RttReader, Viewer},
 };
 
@@ -164,6 +165,8 @@ pub struct Measured {
     pub stream_bytes_resent: Option<u64>,
     /// Packets sent by the sender of the data.
     pub packets_sent: Option<u64>,
+    /// Losses found by the sender of the data, and by the other end.
+    pub losses: [Losses; 2],
     /// Bytes of memory that the sender of the data holds at the end.
     pub memory: Option<u64>,
     /// Counters of forward error correction. `None` without protected data.
@@ -191,6 +194,17 @@ pub struct Measured {
     /// Accounts of client and server from the start of the run to its end. `None` for a stack without them; an error, which fails the run,
     /// if they do not balance.
     pub books: [Option<Result<EndBooks, String>>; 2],
+}
+
+/// Losses that one end of a connection found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Packets that it sent.
+    pub packets_sent: Option<u64>,
+    /// Packets among them that it declared lost.
+    pub packets_lost: Option<u64>,
+    /// Tunnel around the connection. `None` without one.
+    pub tunnel: Option<TunnelCounters>,
 }
 
 /// Counters of forward error correction at the sender and at the receiver of the data.

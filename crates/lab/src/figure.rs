@@ -100,6 +100,16 @@ pub enum Figure {
     PicturesWasted,
     /// Audio datagrams that arrived in time.
     AudioInTime,
+    /// Packets of a connection that its sender declared lost.
+    InnerLost,
+    /// The same of the other end.
+    InnerLostBack,
+    /// Packets of the tunnel around it that the sender of the data declared lost.
+    OuterLost,
+    /// The same of the other end.
+    OuterLostBack,
+    /// Packets that the tunnel dropped before they were sent.
+    TunnelDropped,
     /// Connections that lost a packet in set-up.
     LossSetup,
     /// Connections that lost a packet after it.

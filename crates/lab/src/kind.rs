@@ -26,6 +26,8 @@ pub enum Workload {
     Feed,
     /// A live broadcast over WebTransport: a stream for each group of pictures, audio in datagrams. Groups that are late are reset.
     Webtransport,
+    /// As `bulk`, with the losses of a tunnel and of the connection inside it. Contenders say through which tunnels they run.
+    Tunnel,
 }
 
 /// Workloads, as a set.

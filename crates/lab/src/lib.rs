@@ -59,6 +59,7 @@ pub mod throttle;
 pub mod tiderace;
 mod tls;
 pub mod trial;
+pub mod tunnel;
 pub mod versus;
 pub mod view;
 pub mod watch;

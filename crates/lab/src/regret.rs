@@ -79,7 +79,7 @@ impl CellValues {
         let contenders = 0..summary.contenders.len();
         let median = |contender: usize, figure| Some(centre(&summary.values(point, contender, figure))?.0);
         match scenario.traffic.workload {
-            Workload::Bulk | Workload::Video => {
+            Workload::Bulk | Workload::Tunnel | Workload::Video => {
                 let figure =
                     if scenario.traffic.workload == Workload::Video { Figure::VideoRate } else { Figure::Goodput };
                 values.goodput =

@@ -79,7 +79,8 @@ fn rival(selection: &Selection, name: &str, field: &str) -> Result<Box<dyn Conte
         Some(profile) => Selection { congestion: Vec::new(), profiles: vec![profile.clone()], ..selection.clone() },
         None => Selection { congestion: vec![name.to_owned()], profiles: Vec::new(), ..selection.clone() },
     };
-    let found = settings::profiles(&Selection { ack: vec![selection.ack[0]], ..one });
+    let found =
+        settings::profiles(&Selection { ack: vec![selection.ack[0]], tunnel: vec![selection.tunnel[0]], ..one });
     let found = found.map_err(|fault| {
         let mut known = crate::tiderace::controllers();
         known.extend(selection.stacks.iter().map(String::as_str));

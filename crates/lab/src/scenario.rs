@@ -57,8 +57,11 @@ pub use suggest::nearest;
 pub use thresholds::Threshold;
 pub(crate) use thresholds::quantity;
 
-use crate::figure::{Declaration, Figure, Needs, TABLE};
 pub use crate::kind::Workload;
+use crate::{
+    figure::{Declaration, Figure, Needs, TABLE},
+    tunnel::Tunnel,
+};
 
 /// One experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -220,6 +223,9 @@ pub struct Selection {
     /// Acknowledgement frequencies asked of peers: `off`, `fixed:N`, `adaptive`. Every controller runs with
     /// every one.
     pub ack: Vec<AckFrequency>,
+    /// Tunnels through which every controller runs: `none`, `datagrams`, `stream`.
+    #[serde(default = "direct", skip_serializing_if = "is_direct")]
+    pub tunnel: Vec<Tunnel>,
     /// Profiles of the transport: a name and any fields of a profile that are to be otherwise than usual.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub profiles: Vec<Settings>,
@@ -250,6 +256,8 @@ struct SelectionTable {
     congestion: Option<Vec<String>>,
     #[serde(default = "unasked")]
     ack: Vec<AckFrequency>,
+    #[serde(default = "direct")]
+    tunnel: Vec<Tunnel>,
     #[serde(default)]
     profiles: Vec<Settings>,
     #[serde(default)]
@@ -265,11 +273,11 @@ struct SelectionTable {
 
 impl From<SelectionTable> for Selection {
     fn from(table: SelectionTable) -> Self {
-        let SelectionTable { congestion, ack, profiles, settings, stacks, rivals, beside, judged } = table;
+        let SelectionTable { congestion, ack, tunnel, profiles, settings, stacks, rivals, beside, judged } = table;
         let named = !profiles.is_empty() || !stacks.is_empty() || !rivals.is_empty();
         let usual = || if named { Vec::new() } else { both() };
         let congestion = congestion.unwrap_or_else(usual);
-        Self { congestion, ack, profiles, settings, stacks, rivals, beside, judged }
+        Self { congestion, ack, tunnel, profiles, settings, stacks, rivals, beside, judged }
     }
 }
 
@@ -278,6 +286,7 @@ impl Default for Selection {
         Self {
             congestion: both(),
             ack: unasked(),
+            tunnel: direct(),
             profiles: Vec::new(),
             settings: Settings::new(),
             stacks: Vec::new(),
@@ -290,6 +299,14 @@ impl Default for Selection {
 
 fn unasked() -> Vec<AckFrequency> {
     vec![AckFrequency::Off]
+}
+
+fn direct() -> Vec<Tunnel> {
+    vec![Tunnel::None]
+}
+
+fn is_direct(tunnels: &Vec<Tunnel>) -> bool {
+    *tunnels == direct()
 }
 
 fn both() -> Vec<String> {

@@ -4,7 +4,10 @@ use serde_json::Value;
 use transport::{Profile, ack_frequency::AckFrequency, congestion::Algorithm};
 use units::duration_text;
 
-use crate::scenario::{Fault, Selection, Settings, nearest};
+use crate::{
+    scenario::{Fault, Selection, Settings, nearest},
+    tunnel::Tunnel,
+};
 
 /// Setup of our own stack.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +17,8 @@ pub struct Setup {
     /// The client has been at the server before each connection: it resumes the session, and streams that it opens before the
     /// handshake is complete carry early data.
     pub early_data: bool,
+    /// The tunnel that carries its packets.
+    pub tunnel: Tunnel,
 }
 
 /// Names of the congestion controllers.
@@ -21,8 +26,9 @@ pub fn controllers() -> Vec<&'static str> {
     Algorithm::ALL.iter().map(|algorithm| algorithm.name()).collect()
 }
 
-/// The field of a scenario's profile that is not one of [`Profile`]'s.
+/// The fields of a scenario's profile that are not among [`Profile`]'s.
 const EARLY_DATA: &str = "early_data";
+const TUNNEL: &str = "tunnel";
 
 /// The profiles that a scenario selects, in its order.
 ///
@@ -31,12 +37,17 @@ const EARLY_DATA: &str = "early_data";
 pub fn profiles(selection: &Selection) -> Result<Vec<Setup>, Fault> {
     let mut profiles: Vec<Setup> = Vec::new();
     for controller in &selection.congestion {
-        for ack in &selection.ack {
+        let each = selection.ack.iter().flat_map(|ack| selection.tunnel.iter().map(move |tunnel| (ack, tunnel)));
+        for (ack, tunnel) in each {
             let mut own = Settings::from_iter([("congestion".to_owned(), Value::from(controller.as_str()))]);
             let mut name = controller.clone();
             if *ack != AckFrequency::Off {
                 own.insert("ack_frequency".to_owned(), Value::from(ack.to_string()));
                 name = format!("{controller} ack={ack}");
+            }
+            if *tunnel != Tunnel::None {
+                own.insert(TUNNEL.to_owned(), Value::from(tunnel.name()));
+                name = tunnel.name_of(&name);
             }
             let made = profile(&name, &own, &selection.settings, "contenders.congestion");
             profiles.push(made.map_err(|fault| controller_fault(fault, controller))?);
@@ -60,6 +71,7 @@ fn profile(name: &str, own: &Settings, all: &Settings, field: &str) -> Result<Se
     let fault = |message: String, hint: Option<String>| Fault { field: field.to_owned(), message, hint };
     let mut usual = serde_json::to_value(Profile::default()).map_err(|error| fault(error.to_string(), None))?;
     usual[EARLY_DATA] = Value::from(false);
+    usual[TUNNEL] = Value::from(Tunnel::None.name());
     for (settings, place) in [(all, "contenders.settings"), (own, field)] {
         for (key, value) in settings {
             set(&mut usual, key, value).map_err(|(message, hint)| Fault {
@@ -74,8 +86,11 @@ fn profile(name: &str, own: &Settings, all: &Settings, field: &str) -> Result<Se
     let Value::Bool(early_data) = early_data else {
         return Err(fault(format!("`{EARLY_DATA}` is true or false, not {early_data}"), None));
     };
+    let tunnel = usual.as_object_mut().and_then(|fields| fields.remove(TUNNEL)).unwrap_or_default();
+    let tunnel = serde_json::from_value(tunnel.clone())
+        .map_err(|_| fault(format!("`{TUNNEL}` is none, datagrams or stream, not {tunnel}"), None))?;
     let profile = serde_json::from_value(usual).map_err(|error| fault(error.to_string(), None))?;
-    Ok(Setup { profile, early_data })
+    Ok(Setup { profile, early_data, tunnel })
 }
 
 /// The usual mistake in a list of names: an unknown name.
@@ -155,10 +170,12 @@ mod tests {
             keep_alive = "5 s"
             pacing = false
             early-data = true
+            tunnel = "stream"
             "#,
         ))
         .unwrap();
         assert_eq!((made[0].early_data, made[1].early_data), (false, true));
+        assert_eq!((made[0].tunnel, made[1].tunnel), (Tunnel::None, Tunnel::Stream));
         let made: Vec<Profile> = made.into_iter().map(|setup| setup.profile).collect();
         assert_eq!(
             (made[0].name.as_str(), made[0].acks.every, made[0].idle_timeout),
@@ -169,6 +186,12 @@ mod tests {
             (made[1].acks.max_delay, made[1].keep_alive),
             (Duration::from_millis(100), Some(Duration::from_secs(5)))
         );
+        let made = profiles(&selection("congestion = [\"cubic\"]\ntunnel = [\"none\", \"datagrams\"]")).unwrap();
+        assert_eq!(
+            made.iter().map(|setup| setup.profile.name.as_str()).collect::<Vec<_>>(),
+            ["cubic", "cubic in datagrams"]
+        );
+        assert_eq!((made[0].tunnel, made[1].tunnel), (Tunnel::None, Tunnel::Datagrams));
         assert_eq!(profiles(&selection("")).unwrap().len(), 2);
         assert_eq!(profiles(&selection("[[profiles]]\nname = \"a\"")).unwrap().len(), 1);
     }
@@ -191,6 +214,12 @@ mod tests {
             ),
             ("[[profiles]]\nacks = { every = 1 }", "contenders.profiles.0", "needs a name", ""),
             ("settings = { pacing = 3 }", "contenders.congestion", "", ""),
+            (
+                "settings = { tunnel = \"tcp\" }",
+                "contenders.congestion",
+                "is none, datagrams or stream, not \"tcp\"",
+                "",
+            ),
             ("settings = { early_data = 1 }", "contenders.congestion", "`early_data` is true or false, not 1", ""),
         ] {
             let fault = profiles(&selection(text)).unwrap_err();

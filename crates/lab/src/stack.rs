@@ -14,11 +14,12 @@ use units::{Duration, Instant};
 use crate::{
     books::EndBooks,
     contender::{
-        BuildError, ConnectionSpec, Contender, DatagramsMeasured, Evidence, Factor, Flow, Identity, Measured, Nodes,
-        RepairCounters, RunSpec,
+        BuildError, ConnectionSpec, Contender, DatagramsMeasured, Evidence, Factor, Flow, Identity, Losses, Measured,
+        Nodes, RepairCounters, RunSpec,
     },
     host::Host,
     scenario::{Direction, Workload},
+    tunnel::TunnelCounters,
     view::{RttReader, SenderView, Viewer},
     workload::{App, End},
 };
@@ -89,6 +90,10 @@ pub struct StackCounters {
     pub stream_bytes_resent: Option<u64>,
     /// Packets sent.
     pub packets_sent: Option<u64>,
+    /// Packets declared lost.
+    pub packets_lost: Option<u64>,
+    /// Tunnel around the connection, if there is one.
+    pub tunnel: Option<TunnelCounters>,
     /// Forward error correction, where it was agreed on.
     pub repair: Option<RepairCounters>,
     /// Bytes of memory that the connection holds.
@@ -282,6 +287,18 @@ fn repair(after: &StackCounters, before: Option<&StackCounters>) -> Option<Repai
     after.repair.map(|after| after.since(&before))
 }
 
+/// Losses that one end found since measuring began.
+fn losses<S: Stack>(node: &StackNode<S>) -> Losses {
+    let after = node.stack.counters();
+    let before = node.before.unwrap_or(after);
+    let less = |read: fn(&StackCounters) -> Option<u64>| Some(read(&after)?.saturating_sub(read(&before).unwrap_or(0)));
+    Losses {
+        packets_sent: less(|counters| counters.packets_sent),
+        packets_lost: less(|counters| counters.packets_lost),
+        tunnel: after.tunnel.map(|tunnel| tunnel.since(&before.tunnel.unwrap_or_default())),
+    }
+}
+
 /// Combines the counters of both ends of a connection.
 fn measured<S: Stack>(
     client: &mut StackNode<S>,
@@ -311,6 +328,7 @@ fn measured<S: Stack>(
         stream_bytes_sent: since(|counters| counters.stream_bytes_sent),
         stream_bytes_resent: since(|counters| counters.stream_bytes_resent),
         packets_sent: since(|counters| counters.packets_sent),
+        losses: [losses(sender), losses(receiver)],
         memory: after.memory,
         repair: repair(&after, sender.before.as_ref())
             .zip(repair(&receiver.stack.counters(), receiver.before.as_ref()))

@@ -29,6 +29,7 @@ use crate::{
     settings::Setup,
     stack::{SansIo, Stack, StackBuilder, StackCounters},
     tls::{self, SERVER_NAME, TLS},
+    tunnel::{InTunnel, QUEUE, Tunnel},
     view::{SenderCounters, SenderView},
 };
 
@@ -51,12 +52,18 @@ pub fn contender_asking(controller: &str, ack_frequency: AckFrequency) -> Option
 
 /// Our stack with a profile of one's own, under the profile's name.
 pub fn with_profile(profile: Profile) -> Box<dyn Contender> {
-    with_setup(Setup { profile, early_data: false })
+    with_setup(Setup { profile, ..Setup::default() })
 }
 
 /// As [`with_profile`], with everything that can be set.
 pub(crate) fn with_setup(setup: Setup) -> Box<dyn Contender> {
-    Box::new(SansIo(Tiderace { profile: Arc::new(setup.profile), early_data: setup.early_data }))
+    let inner = Tiderace { profile: Arc::new(setup.profile), early_data: setup.early_data };
+    if setup.tunnel == Tunnel::None {
+        return Box::new(SansIo(inner));
+    }
+    let around = Profile { datagram_queue: QUEUE, ..(*inner.profile).clone() };
+    let outer = Tiderace { profile: Arc::new(around), early_data: false };
+    Box::new(SansIo(InTunnel { inner, outer, tunnel: setup.tunnel }))
 }
 
 /// Builds both ends with one profile.
@@ -303,6 +310,8 @@ impl End {
                 stream_bytes_sent: Some(stats.stream_bytes_sent),
                 stream_bytes_resent: Some(stats.stream_bytes_retransmitted),
                 packets_sent: Some(stats.packets_sent),
+                packets_lost: Some(stats.packets_lost),
+                tunnel: None,
                 memory: Some(connection.memory() as u64),
                 repair: (connection.fec() != FecPolicy::Off).then_some(RepairCounters {
                     symbols_sent: stats.fec_symbols_sent,

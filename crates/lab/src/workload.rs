@@ -96,7 +96,9 @@ impl App {
         let traffic = &spec.scenario.traffic;
         let sender = if traffic.direction == Direction::Download { End::Server } else { End::Client };
         let kind = match traffic.workload {
-            Workload::Bulk => Kind::Bulk(bulk::Bulk::new(end, end == sender, traffic.streams, spec.throttle.cloned())),
+            Workload::Bulk | Workload::Tunnel => {
+                Kind::Bulk(bulk::Bulk::new(end, end == sender, traffic.streams, spec.throttle.cloned()))
+            }
             Workload::Requests => Kind::Requests(requests::Requests::new(end, end != sender, traffic, None)),
             Workload::Flows => Kind::Requests(requests::Requests::new(end, end != sender, traffic, Some(1))),
             Workload::Datagrams | Workload::Messages => Kind::Datagrams(datagrams::Datagrams::new(end == sender, spec)),

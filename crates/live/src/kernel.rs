@@ -78,6 +78,7 @@ impl Kernel {
     pub fn check(workload: Workload) -> Result<(), String> {
         match workload {
             Workload::Datagrams | Workload::Messages | Workload::Webtransport => Err("TCP has no datagrams".to_owned()),
+            Workload::Tunnel => Err("its packets go through no tunnel".to_owned()),
             _ => Ok(()),
         }
     }

@@ -124,6 +124,7 @@ enum Kind {
     Page,
     Feed,
     Webtransport,
+    Tunnel,
 }
 
 impl Kind {
@@ -137,6 +138,7 @@ impl Kind {
             Self::Page => "page",
             Self::Feed => "feed",
             Self::Webtransport => "webtransport",
+            Self::Tunnel => "tunnel",
         }
     }
 }

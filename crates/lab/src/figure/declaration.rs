@@ -192,6 +192,7 @@ const FETCHED: Workloads = Workloads::of(&[Workload::Flows, Workload::Page]);
 const DATAGRAMS: Workloads = Workloads::of(&[Workload::Datagrams, Workload::Messages]);
 const VIDEO: Workloads = Workloads::of(&[Workload::Video]);
 const LIVE: Workloads = Workloads::of(&[Workload::Webtransport]);
+const TUNNEL: Workloads = Workloads::of(&[Workload::Tunnel]);
 const ALL: Workloads = Workloads::ALL;
 
 use Figure as F;
@@ -199,15 +200,15 @@ use Unit::{BitsPerSecond, Bytes, Index, PerSecond, Seconds, Share};
 
 /// The figures in the order of reports, which is that of [`Figure`].
 #[rustfmt::skip]
-pub const TABLE: [Declaration; 68] = [
+pub const TABLE: [Declaration; 73] = [
     Declaration::gain(F::Goodput, "goodput", "goodput", BitsPerSecond,
         "unique application bytes delivered to the receiving application per second, all connections together")
-        .tolerance(0.03, 1_000.0).headline(&[(BULK, 3), (DATAGRAMS, 6)]).always(),
+        .tolerance(0.03, 1_000.0).headline(&[(BULK, 3), (TUNNEL, 3), (DATAGRAMS, 6)]).always(),
     Declaration::sampled(F::RttP50, "rtt_p50", "RTT p50",
         "median of the RTT samples that acknowledgements gave the sender of the data, less the reported delay of the \
-         acknowledgement, all connections together").always(),
+         acknowledgement, all connections together").headline(&[(TUNNEL, 4)]).always(),
     Declaration::sampled(F::RttP95, "rtt_p95", "RTT p95", "95th percentile of the same samples")
-        .headline(&[(BULK, 4)]).always(),
+        .headline(&[(BULK, 4), (TUNNEL, 5)]).always(),
     Declaration::sampled(F::RttP99, "rtt_p99", "RTT p99", "99th percentile of the same samples; needs 300 samples").always(),
     Declaration::sampled(F::Jitter, "jitter", "jitter", "p95 - p50 of RTT").tolerance(0.03, 1e-3).always(),
     Declaration::new(F::Bufferbloat, "bufferbloat", "bufferbloat", Index, "mean RTT under load / minimum RTT - 1")
@@ -311,6 +312,17 @@ pub const TABLE: [Declaration; 68] = [
     Declaration::gain(F::AudioInTime, "audio_in_time", "audio in time", Share,
         "audio datagrams that arrived within the latency budget, of all that were due")
         .by_difference(0.01).only(LIVE).headline(&[(LIVE, 5)]),
+    Declaration::share(F::InnerLost, "inner_lost", "inner packets lost",
+        "packets that the sender of the data declared lost, of those it sent: of the connection itself, inside the tunnel if there is one")
+        .only(TUNNEL).headline(&[(TUNNEL, 6)]),
+    Declaration::share(F::InnerLostBack, "inner_lost_back", "  other end", "the same of the other end of the connection").only(TUNNEL),
+    Declaration::share(F::OuterLost, "outer_lost", "outer packets lost",
+        "packets of the tunnel's own connection that the end with the sender of the data declared lost, of those it sent")
+        .only(TUNNEL).headline(&[(TUNNEL, 7)]),
+    Declaration::share(F::OuterLostBack, "outer_lost_back", "  other end", "the same of the other end of the tunnel").only(TUNNEL),
+    Declaration::share(F::TunnelDropped, "tunnel_dropped", "dropped by tunnel",
+        "packets of the inner connection that the tunnel dropped before they were sent, because its queue was full or no packet held \
+         them, of those that the sender of the data gave to it").only(TUNNEL).headline(&[(TUNNEL, 8)]),
     Declaration::share(F::LossSetup, "loss_setup", "lost in set-up",
         "connections of which a link dropped a packet, in either direction, before their handshake was complete; warm-up included")
         .neither().by_difference(0.05),

@@ -310,7 +310,7 @@ fn traffic(scenario: &Scenario) -> String {
         Direction::Upload => "upload",
     };
     let kind = match traffic.workload {
-        Workload::Bulk => format!("bulk {direction}, {} each", plural(traffic.streams, "stream")),
+        Workload::Bulk | Workload::Tunnel => format!("bulk {direction}, {} each", plural(traffic.streams, "stream")),
         Workload::Requests => {
             let after = traffic.warm_bytes.map_or(String::new(), |bytes| format!(", after {bytes} at once"));
             let (number, request) = (plural(traffic.streams, "request"), traffic.request_size());

@@ -59,7 +59,10 @@ impl Scenario {
         }
         self.traffic.check()?;
         let bottleneck = self.loaded_link();
-        if self.traffic.workload == Workload::Bulk && !bottleneck.has_rate() && bottleneck.policer.is_none() {
+        if matches!(self.traffic.workload, Workload::Bulk | Workload::Tunnel)
+            && !bottleneck.has_rate()
+            && bottleneck.policer.is_none()
+        {
             let field = match self.traffic.direction {
                 Direction::Upload if self.path.up.is_some() => "path.up.rate",
                 _ => "path.down.rate",
@@ -121,6 +124,15 @@ impl Scenario {
         if ack.is_empty() {
             return Err(fault("contenders.ack", "nobody is compared").hint("name at least one policy, such as `off`"));
         }
+        let tunnel = &self.contenders.tunnel;
+        if tunnel.is_empty() {
+            return Err(fault("contenders.tunnel", "nobody is compared").hint("name at least one, such as `none`"));
+        }
+        for (i, one) in tunnel.iter().enumerate() {
+            if tunnel[..i].contains(one) {
+                return Err(fault("contenders.tunnel", format!("`{}` is named twice", one.name())));
+            }
+        }
         for (i, policy) in ack.iter().enumerate() {
             if ack[..i].contains(policy) {
                 return Err(fault("contenders.ack", format!("`{policy}` is named twice")));
@@ -168,7 +180,7 @@ impl Traffic {
             return Err(fault("traffic.streams", "this workload opens a stream for each object by itself"));
         }
         match self.workload {
-            Workload::Bulk => Ok(()),
+            Workload::Bulk | Workload::Tunnel => Ok(()),
             Workload::Video => self.video().check(),
             Workload::Page => self.page().check(),
             Workload::Feed => self.feed().check(),

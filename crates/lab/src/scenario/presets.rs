@@ -30,7 +30,7 @@ presets! {
     "Networks: wired uplinks, and a proxy": "docsis-uplink" "docsis-uplink-aqm" "dsl-uplink" "far-proxy";
     "Wired": "production" "production-paced" "bufferbloat" "policer" "asymmetric" "datacenter" "scaling";
     "Satellite and heavy loss": "satellite" "high-loss";
-    "Applications": "page" "video" "feed" "webtransport";
+    "Applications": "page" "video" "feed" "webtransport" "tunnel";
     "Repair (forward error correction)": "fec-iid" "fec-burst3" "fec-burst6" "fec-group" "fec-tail" "fec-noharm" "full-stack";
     "Claims of others, and matrices": "claims-rtt" "claims-loss" "claims-narrow" "claims-fairness" "claims-ack" "claims-pacing"
         "claims-packet-rate" "claims-fec" "claims-fec-bulk" "claims-features" "claims-keys" "claims-nat" "claims-setup"

@@ -6,7 +6,7 @@ use units::{Duration, Instant};
 
 use super::{Check, calibration::number, card::Card};
 use crate::{
-    contender::{DatagramsMeasured, Flow, Measured, RepairCounters},
+    contender::{DatagramsMeasured, Flow, Losses, Measured, RepairCounters},
     figure::{Figure, Unit},
     measure::{LinkWindow, Provenance, Reading, connections_with_loss, figures, harm},
     stats::{
@@ -17,6 +17,7 @@ use crate::{
         quantile::{median, quantile},
     },
     tally::{BroadcastTally, FeedTally, Missing, VideoTally},
+    tunnel::TunnelCounters,
 };
 
 /// All of them.
@@ -62,6 +63,7 @@ fn connection(delivered: u64, index: u64) -> Measured {
         stream_bytes_sent: Some(100_000),
         stream_bytes_resent: Some(5_000),
         packets_sent: Some(1_000),
+        losses: losses(),
         memory: Some(10_000 + 1_000 * index),
         repair: Some(repair),
         requests: Some(millis(1..=300)),
@@ -92,6 +94,21 @@ fn broadcast() -> BroadcastTally {
         useful_bytes: 45_000,
         audio_in_time: 490,
     }
+}
+
+/// Losses of both ends, inside and outside of a tunnel.
+fn losses() -> [Losses; 2] {
+    let end = |lost, dropped, outer_lost| Losses {
+        packets_sent: Some(1_000),
+        packets_lost: Some(lost),
+        tunnel: Some(TunnelCounters {
+            given: 1_000,
+            dropped,
+            packets_sent: Some(2_000),
+            packets_lost: Some(outer_lost),
+        }),
+    };
+    [end(50, 20, 80), end(10, 5, 40)]
 }
 
 /// Two connections, 2 s, a link that was offered 4 MB: each figure by hand.
@@ -156,6 +173,11 @@ fn by_hand() -> Check {
         (Figure::GroupsReset, 0.125),
         (Figure::PicturesWasted, 0.1),
         (Figure::AudioInTime, 0.98),
+        (Figure::InnerLost, 0.05),
+        (Figure::InnerLostBack, 0.01),
+        (Figure::OuterLost, 0.04),
+        (Figure::OuterLostBack, 0.02),
+        (Figure::TunnelDropped, 0.02),
         (Figure::LossDelayP50, 0.200),
         (Figure::LossDelayP95, 0.380),
         (Figure::LossDelayP99, 0.396),

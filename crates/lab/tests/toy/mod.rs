@@ -345,8 +345,7 @@ impl Stack for Connection {
             stream_bytes_sent: Some(self.counters[1]),
             stream_bytes_resent: told.then_some(self.counters[2]),
             packets_sent: Some(self.counters[3]),
-            repair: None,
-            memory: None,
+            ..StackCounters::default()
         }
     }
 
