@@ -30,8 +30,8 @@ use lab::{
 /// Measure the claims of docs/claims.md again, and draw the pictures of docs/congestion.md.
 ///
 /// Runs the scenarios claims-* and video with all their seeds, and prints every number with its 95 %
-/// interval as a table in Markdown. Pictures go into docs/figures as SVG. Takes half an hour on two cores; records stay in
-/// target/claims.
+/// interval as a table in Markdown. Pictures go into docs/figures as SVG. Takes about an hour on two cores; records stay
+/// in target/claims.
 ///
 /// Exit code 0: everything was measured. 2: something could not be.
 #[derive(Debug, Parser)]

@@ -11,7 +11,7 @@ use lab::{
 use super::{Cell, Runs};
 
 /// The scenarios behind the documents, in their order.
-pub(crate) const SCENARIOS: [&str; 14] = [
+pub(crate) const SCENARIOS: [&str; 16] = [
     "claims-rtt",
     "claims-ack",
     "claims-packet-rate",
@@ -25,6 +25,8 @@ pub(crate) const SCENARIOS: [&str; 14] = [
     "claims-keys",
     "claims-nat",
     "claims-setup",
+    "claims-tunnel",
+    "claims-tunnel-live",
     "video",
 ];
 
@@ -136,6 +138,8 @@ pub(super) fn of(scenario: &str) -> Vec<Number> {
         "claims-keys" => keys(),
         "claims-nat" => nat(),
         "claims-setup" => setup(),
+        "claims-tunnel" => tunnels(),
+        "claims-tunnel-live" => tunnels_live(),
         "video" => video(),
         _ => Vec::new(),
     }
@@ -309,6 +313,43 @@ fn setup() -> Vec<Number> {
         }
     }
     numbers
+}
+
+/// Paths of the scenarios with tunnels: RTT, loss, connections.
+fn tunnel_points() -> impl Iterator<Item = [(&'static str, &'static str); 3]> {
+    ["1", "20"].into_iter().flat_map(|connections| {
+        ["20 ms", "100 ms", "300 ms"].into_iter().flat_map(move |rtt| {
+            ["0 %", "1 %", "3 %"]
+                .map(|loss| [("path.rtt", rtt), ("path.loss", loss), ("traffic.connections", connections)])
+        })
+    })
+}
+
+fn tunnels() -> Vec<Number> {
+    let mut numbers = Vec::new();
+    for point in tunnel_points() {
+        for direct in ["cubic", "bbr3"] {
+            let tunnels = [format!("{direct} in datagrams"), format!("{direct} in a stream")];
+            numbers.push(value(Figure::Goodput, direct, &point));
+            numbers.push(value(Figure::RttP50, direct, &point));
+            for tunnel in &tunnels {
+                numbers.push(beside(Figure::Goodput, tunnel, direct, &point));
+                numbers.extend([Figure::RttP50, Figure::InnerLost].map(|figure| value(figure, tunnel, &point)));
+            }
+        }
+    }
+    numbers
+}
+
+fn tunnels_live() -> Vec<Number> {
+    let contenders = ["cubic", "cubic in datagrams", "cubic in a stream"];
+    let all = tunnel_points().flat_map(|point| {
+        contenders.into_iter().flat_map(move |name| {
+            [Figure::ResidualLoss, Figure::ArrivedP50, Figure::ArrivedP95, Figure::ArrivedP99]
+                .map(|figure| value(figure, name, &point))
+        })
+    });
+    all.collect()
 }
 
 fn video() -> Vec<Number> {

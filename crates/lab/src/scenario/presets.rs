@@ -34,6 +34,7 @@ presets! {
     "Repair (forward error correction)": "fec-iid" "fec-burst3" "fec-burst6" "fec-group" "fec-tail" "fec-noharm" "full-stack";
     "Claims of others, and matrices": "claims-rtt" "claims-loss" "claims-narrow" "claims-fairness" "claims-ack" "claims-pacing"
         "claims-packet-rate" "claims-fec" "claims-fec-bulk" "claims-features" "claims-keys" "claims-nat" "claims-setup"
+        "claims-tunnel" "claims-tunnel-live"
         "matrix-rtt-load" "auto-regret" "auto-regret-holdout";
 }
 
