@@ -5,6 +5,9 @@
 //! turn: so an acknowledgement is sent with the answer, and several answers in one batch. Many tasks are woken in portions, and one task that
 //! writes to many streams lets this one send in between ([`turn`](crate::turn)), so that the peer need not wait for the last answer.
 
+#[cfg(target_os = "linux")]
+mod processes;
+
 use std::{
     future::Future,
     io,
@@ -18,8 +21,6 @@ use transport::Transmit;
 use units::Instant;
 use wire::ProxyHeader;
 
-#[cfg(target_os = "linux")]
-use crate::siblings::{Handed, Inbox};
 use crate::{
     load_balancers::LoadBalancers,
     machines,
@@ -31,6 +32,8 @@ use crate::{
     tap::MaybeTap,
     tls_pool::TlsLink,
 };
+#[cfg(target_os = "linux")]
+use crate::{siblings::Inbox, steering::SteeredSocket};
 
 /// System calls for reading, and for writing, before other tasks of the runtime get their turn.
 const READS_PER_PASS: usize = 16;
@@ -73,6 +76,9 @@ pub(crate) struct Driver {
     /// Datagrams that another process reads for this one.
     #[cfg(target_os = "linux")]
     inbox: Option<Inbox>,
+    /// Socket to which the kernel steers the packets of this process, which has handed over.
+    #[cfg(target_os = "linux")]
+    steered: Option<SteeredSocket>,
     /// Tasks to be woken, some in each pass.
     wake: Vec<Waker>,
     /// Sending is deferred until the woken tasks have run.
@@ -110,6 +116,8 @@ impl Driver {
             reading: true,
             #[cfg(target_os = "linux")]
             inbox: None,
+            #[cfg(target_os = "linux")]
+            steered: None,
             wake: Vec::new(),
             deferred: false,
             tap,
@@ -244,60 +252,6 @@ impl Driver {
         shards.receive(cx, |datagram| state.endpoint.handle_datagram(now, datagram))
     }
 
-    /// Hands datagrams for other processes to them.
-    #[cfg(target_os = "linux")]
-    fn hand_to_siblings(&mut self, state: &mut State) {
-        while let Some((to, datagram)) = state.endpoint.poll_foreign() {
-            let way = self.socket.balancers.as_ref().and_then(|all| all.way_back(datagram.local));
-            let stats = &mut self.socket.stats;
-            match state.links.send(to, &datagram, way.as_ref()) {
-                Handed::Over => stats.sibling_sent += 1,
-                Handed::NoRoom => stats.sibling_dropped += 1,
-                Handed::Gone => {
-                    stats.sibling_gone += 1;
-                    state.endpoint.answer_unclaimed(self.shared.clock.now(), &datagram);
-                }
-            }
-        }
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    fn hand_to_siblings(&mut self, _: &mut State) {}
-
-    /// Takes datagrams that another process has read for this one. `true` when there may be more.
-    #[cfg(target_os = "linux")]
-    fn receive_from_siblings(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
-        if let Some(inbox) = state.inbox.take() {
-            match Inbox::new(inbox) {
-                Ok(inbox) => self.inbox = Some(inbox),
-                Err(error) => tracing::error!("cannot take datagrams from another process: {error}"),
-            }
-        }
-        let Some(inbox) = &mut self.inbox else { return false };
-        let now = self.shared.clock.now();
-        let (stats, tap, balancers) = (&mut self.socket.stats, &self.tap, &self.socket.balancers);
-        let received = inbox.receive(cx, now, |mut datagram, way| {
-            if let (Some(way), Some(balancers)) = (way, balancers) {
-                datagram.local = Some(balancers.intern(way));
-            }
-            stats.sibling_received += 1;
-            stats.sibling_payloads += datagram.payload.len().div_ceil(datagram.segment_size) as u64;
-            tap.received(&datagram, balancers.as_ref());
-            state.endpoint.handle_datagram(now, datagram);
-        });
-        received.unwrap_or_else(|error| {
-            // The process that read is gone, and so is everything that it had for this one.
-            tracing::debug!("no more datagrams from another process: {error}");
-            self.inbox = None;
-            false
-        })
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    fn receive_from_siblings(&mut self, _: &mut Context<'_>, _: &mut State) -> bool {
-        false
-    }
-
     /// Takes in the outcomes of TLS steps. `true` when there may be more.
     fn receive_tls(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
         let Some(tls) = &mut self.tls else { return false };
@@ -320,6 +274,20 @@ impl Driver {
             self.sleeps_until = None;
         }
         due
+    }
+}
+
+// Only Linux has hand-overs.
+#[cfg(not(target_os = "linux"))]
+impl Driver {
+    fn hand_to_siblings(&mut self, _: &mut State) {}
+
+    fn receive_from_siblings(&mut self, _: &mut Context<'_>, _: &mut State) -> bool {
+        false
+    }
+
+    fn receive_steered(&mut self, _: &mut Context<'_>, _: &mut State) -> bool {
+        false
     }
 }
 
@@ -349,6 +317,7 @@ impl Future for Driver {
         let mut again = std::mem::take(&mut this.deferred) && this.transmit(cx, &mut state);
         this.receive_tls(cx, &mut state);
         again |= this.receive(cx, &mut state);
+        again |= this.receive_steered(cx, &mut state);
         again |= this.exchange_misrouted(cx, &mut state);
         // Some of it may be for an older process.
         this.hand_to_siblings(&mut state);

@@ -79,6 +79,9 @@ pub struct EndpointOptions {
     pub tap: Option<Arc<dyn Tap>>,
     /// Receiver of the events of connection attempts at a server; the tasks that drive the shards call it.
     pub attempts: Option<Arc<dyn AttemptLog>>,
+    /// Steering of packets to their processes by the kernel, where processes take over each other's sockets.
+    #[cfg(target_os = "linux")]
+    pub steering: crate::KernelSteering,
     /// Action when a panic has ended a shard. The endpoint's other shards continue. The connections of the lost one end with
     /// [`CloseReason::StateLost`](transport::CloseReason::StateLost), and nothing reads its socket any more.
     pub on_panic: Option<PanicAction>,
@@ -93,6 +96,8 @@ pub struct Endpoint {
     /// Copies for a process that takes over, where there may be one.
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux hands sockets over"))]
     pub(crate) sockets: Vec<UdpSocket>,
+    #[cfg(target_os = "linux")]
+    pub(crate) steering: crate::steering::EndpointSteering,
 }
 
 impl Endpoint {
@@ -155,6 +160,8 @@ impl Endpoint {
         } = options;
         let copies = if generation.is_some() { &sockets[..] } else { &[] };
         let copies = copies.iter().map(UdpSocket::try_clone).collect::<io::Result<_>>()?;
+        #[cfg(target_os = "linux")]
+        let steering = crate::steering::EndpointSteering::open(options.steering, &sockets, &config, generation);
         let tap = MaybeTap(tap);
         let count = u8::try_from(sockets.len()).expect("shards are counted in a byte");
         let pool = match handshakes {
@@ -167,8 +174,14 @@ impl Endpoint {
         let mut links = if count > 1 { ShardLink::all(&sockets)? } else { Vec::new() }.into_iter();
         let clock = Clock::start();
         let local = sockets[0].local_addr()?;
-        let mut this =
-            Self { shards: Vec::new(), local: Mutex::new(local), next: AtomicUsize::new(0), sockets: copies };
+        let mut this = Self {
+            shards: Vec::new(),
+            local: Mutex::new(local),
+            next: AtomicUsize::new(0),
+            sockets: copies,
+            #[cfg(target_os = "linux")]
+            steering,
+        };
         let configs = shards::configs(config, count)?;
         for (shard, (socket, config)) in (0..count).zip(sockets.into_iter().zip(configs)) {
             let mut endpoint = transport::Endpoint::new(config, server.clone());

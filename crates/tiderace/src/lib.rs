@@ -66,6 +66,8 @@ mod shared;
 #[cfg(target_os = "linux")]
 mod siblings;
 mod socket;
+#[cfg(target_os = "linux")]
+mod steering;
 mod stream;
 mod stream_map;
 mod tap;
@@ -90,6 +92,8 @@ pub use shards::Shards;
 #[cfg(target_os = "linux")]
 pub use siblings::Sibling;
 pub use socket::SocketStats;
+#[cfg(target_os = "linux")]
+pub use steering::KernelSteering;
 pub use stream::{RecvStream, SendStream};
 pub use tap::{Tap, Tapped};
 pub use tickets::FileTickets;

@@ -37,6 +37,20 @@ pub(crate) fn bind(address: SocketAddr, count: u8) -> io::Result<Vec<UdpSocket>>
     Ok(sockets)
 }
 
+/// Binds another socket to the address of `first`, into its group. Without a program the kernel passes it a share of all clients at once.
+pub(crate) fn join(first: &UdpSocket) -> io::Result<UdpSocket> {
+    let address = first.local_addr()?;
+    let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::DGRAM, None)?;
+    if address.is_ipv6() {
+        // A group has one kind of sockets.
+        socket.set_only_v6(socket2::SockRef::from(first).only_v6()?)?;
+    }
+    set_option(first, libc::SO_REUSEPORT, &1i32)?;
+    set_option(&socket, libc::SO_REUSEPORT, &1i32)?;
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
+
 /// Byte of connection IDs that names the shard: its index, and the length of the IDs.
 pub(crate) type ShardPlace = (usize, usize);
 
@@ -100,7 +114,7 @@ fn program(place: Option<ShardPlace>, count: u8) -> Vec<Instruction> {
 }
 
 #[expect(unsafe_code, reason = "these options have no safe wrapper")]
-fn set_option<T>(socket: &impl AsRawFd, option: libc::c_int, value: &T) -> io::Result<()> {
+pub(crate) fn set_option<T>(socket: &impl AsRawFd, option: libc::c_int, value: &T) -> io::Result<()> {
     let size = libc::socklen_t::try_from(size_of::<T>()).expect("options are small");
     // SAFETY: the descriptor is open while `socket` is borrowed. The kernel reads `size` bytes at the address, and the
     // instructions that an `sock_fprog` points to, which live to the end of the call.

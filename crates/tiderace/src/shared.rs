@@ -70,6 +70,9 @@ pub(crate) struct State {
     /// Receiving end that the driver has yet to take.
     #[cfg(target_os = "linux")]
     pub(crate) inbox: Option<std::os::unix::net::UnixDatagram>,
+    /// Socket of this process' own that the driver has yet to take.
+    #[cfg(target_os = "linux")]
+    pub(crate) own_socket: Option<crate::steering::OwnSocket>,
     /// No more connections are accepted or opened.
     pub(crate) closed: bool,
     /// The last handle of the endpoint is gone: the driver ends with the last connection.
@@ -277,6 +280,8 @@ impl Shared {
                 links: crate::siblings::Links::default(),
                 #[cfg(target_os = "linux")]
                 inbox: None,
+                #[cfg(target_os = "linux")]
+                own_socket: None,
                 closed: false,
                 orphaned: false,
                 lost: None,

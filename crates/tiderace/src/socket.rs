@@ -40,6 +40,10 @@ pub struct SocketStats {
     pub sibling_received: u64,
     /// Payloads in the reads that were taken over.
     pub sibling_payloads: u64,
+    /// Reads that the kernel has steered to this process, which has handed over.
+    pub steered: u64,
+    /// Payloads among these that were for another process, and dropped.
+    pub misdirected: u64,
     /// Payloads with the header of a load balancer that is not believed, or with a broken one.
     pub proxied_dropped: u64,
 }
@@ -55,6 +59,8 @@ impl std::ops::AddAssign for SocketStats {
         self.sibling_gone += other.sibling_gone;
         self.sibling_received += other.sibling_received;
         self.sibling_payloads += other.sibling_payloads;
+        self.steered += other.steered;
+        self.misdirected += other.misdirected;
         self.proxied_dropped += other.proxied_dropped;
     }
 }

@@ -89,6 +89,17 @@ fn render(status: &Value) -> String {
             (number(&process["process"]), number(&process["pid"]), number(&process["connections"]));
         line("process", format!("{number} (pid {pid}) {role}: {left}"));
     }
+    let steering = &status["kernel_steering"];
+    if processes.len() > 1 && steering.is_object() {
+        let forwarded = format!("{} reads forwarded to older processes", number(&steering["forwarded"]));
+        line(
+            "steering",
+            match steering["on"].as_bool() {
+                Some(true) => format!("by the kernel; {forwarded}"),
+                _ => format!("off: {}; {forwarded}", text(&steering["reason"])),
+            },
+        );
+    }
     for machine in status["machines"].as_array().map(Vec::as_slice).unwrap_or_default() {
         let state = if machine["state"] == "down" { "DOWN".to_owned() } else { text(&machine["state"]) };
         let counts = ["forwarded", "answered", "received"].map(|name| format!("{} {name}", number(&machine[name])));
@@ -167,6 +178,7 @@ mod tests {
                 {"process": 1, "pid": 17, "serving": false, "connections": 5},
                 {"process": 2, "pid": 18, "serving": true, "connections": 12},
             ],
+            "kernel_steering": {"on": false, "reason": "it needs CAP_BPF", "forwarded": 7},
             "machines": [
                 {"server_id": "0a02", "address": "10.0.0.2:443", "state": "up", "forwarded": 7, "answered": 9, "received": 2},
                 {"server_id": "0a03", "address": "10.0.0.3:443", "state": "down", "forwarded": 0, "answered": 0, "received": 0},
@@ -187,6 +199,7 @@ mod tests {
             "panics        1 of workers: see the standard error",
             "process       1 (pid 17) ends its connections: 5",
             "process       2 (pid 18) serves: 12",
+            "steering      off: it needs CAP_BPF; 7 reads forwarded to older processes",
             "machine       0a02 at 10.0.0.2:443 up: 7 forwarded, 9 answered, 2 received",
             "machine       0a03 at 10.0.0.3:443 DOWN: 0 forwarded, 0 answered, 0 received",
             "requests      h2 1, h3 2, http/1.1 0",

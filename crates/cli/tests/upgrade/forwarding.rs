@@ -69,32 +69,43 @@ async fn upload(connection: &Connection, bytes: u64, read: &AtomicU64) -> u64 {
     connection.stats().unwrap().packets_sent - packets
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_packet_for_another_process_costs_little_more() {
+/// Processor time of packets before and after an upgrade, printed with `kind` in the names.
+async fn measure(name: &str, extra: &str, kind: &str) {
     let (rounds, bytes) = (number("EDGE_ROUNDS", 2), number("EDGE_UPLOAD", 8_000_000));
     let (address, read) = sink();
-    let mut fleet = Fleet::with("forwarding", "", &format!("[[stream]]\nalpn = \"sink\"\nto = \"tcp://{address}\"\n"));
+    let mut fleet = Fleet::with(name, extra, &format!("[[stream]]\nalpn = \"sink\"\nto = \"tcp://{address}\"\n"));
     let site = Site::of(&fleet);
-    let mut reader = fleet.first_id();
+    let mut newest = fleet.first_id();
     for _ in 0..rounds {
         let (_endpoint, connection) = site.quic_for("sink").await;
         // The window opens first.
         upload(&connection, bytes, &read).await;
-        let begun = processor_time(reader);
+        let begun = processor_time(newest);
         let packets = upload(&connection, bytes, &read).await;
-        let direct = (processor_time(reader) - begun) as f64 / packets as f64;
-        let owner = reader;
-        reader = fleet.upgrade().1;
+        let direct = (processor_time(newest) - begun) as f64 / packets as f64;
+        let owner = newest;
+        newest = fleet.upgrade().1;
         upload(&connection, bytes, &read).await;
-        let begun = (processor_time(reader), processor_time(owner));
+        let begun = (processor_time(newest), processor_time(owner));
         let packets = upload(&connection, bytes, &read).await;
-        let reading = (processor_time(reader) - begun.0) as f64 / packets as f64;
+        let reading = (processor_time(newest) - begun.0) as f64 / packets as f64;
         let owning = (processor_time(owner) - begun.1) as f64 / packets as f64;
-        println!("measured ns of a packet: {direct}");
-        println!("measured ns of a packet at its reader: {reading}");
-        println!("measured ns of a packet at its owner: {owning}");
-        println!("measured ratio of a forwarded packet: {}", (reading + owning) / direct);
+        println!("measured ns of a packet before it is {kind}: {direct}");
+        println!("measured ns of a {kind} packet at the newest process: {reading}");
+        println!("measured ns of a {kind} packet at its owner: {owning}");
+        println!("measured ratio of a {kind} packet: {}", (reading + owning) / direct);
         connection.close(0, b"");
         fleet.wait_for_end(owner);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_packet_for_another_process_costs_little_more() {
+    measure("forwarding", "[upgrade]\nkernel-steering = false\n", "forwarded").await;
+    let fleet = Fleet::start("steering-cost", "");
+    if fleet.status()["kernel_steering"]["on"] == true {
+        measure("steering", "", "steered").await;
+    } else {
+        println!("skipped: {}", fleet.status()["kernel_steering"]["reason"]);
     }
 }

@@ -10,6 +10,7 @@ mod gateway;
 #[path = "../scratch/mod.rs"]
 mod scratch;
 mod sessions;
+mod steering;
 
 use std::{
     collections::VecDeque,
@@ -216,7 +217,7 @@ async fn a_program_that_cannot_take_over_changes_nothing() {
         (crash.as_str(), "exit status: 7"),
         (&killed, "signal: 11"),
         (&silent, "has not taken over within 3 s"),
-        (&other, "has version 7 to 9, and 2 to 3 is needed"),
+        (&other, "has version 7 to 9, and 2 to 4 is needed"),
         (&liar, "too large"),
         ("/nonexistent/tiderace", "cannot start /nonexistent/tiderace: No such file"),
         (env!("CARGO_MANIFEST_DIR"), "cannot start"),

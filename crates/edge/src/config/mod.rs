@@ -117,6 +117,9 @@ section! {
         start_timeout: Span = Span::secs(30),
         /// Time for which QUIC connections and TCP requests stay with the replaced program. Then they drain.
         drain: Span = Span::secs(3_600),
+        /// Lets the kernel pass packets of replaced processes to them (eBPF). Needs CAP_BPF, and connection IDs without
+        /// `[load-balancer]`. Without these, the process that serves forwards the packets. A reload does not change it.
+        kernel_steering: bool = true,
     }
 }
 

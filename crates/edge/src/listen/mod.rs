@@ -11,6 +11,7 @@ mod tcp;
 use std::{
     io,
     net::{SocketAddr, TcpListener as StdListener, UdpSocket},
+    os::fd::OwnedFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -56,6 +57,8 @@ pub(crate) enum Accepting {
 pub(crate) struct ListenerSockets {
     pub(crate) tcp: Vec<StdListener>,
     pub(crate) udp: Vec<UdpSocket>,
+    /// Table of kernel steering, where the other process has one.
+    pub(crate) steering: Option<OwnedFd>,
 }
 
 /// Least rate for the content of requests.
@@ -97,12 +100,12 @@ impl Listener {
         if sockets.tcp.len() != workers.count() || sockets.udp.len() != workers.count() {
             return Err(io::Error::other("there is not one socket of each kind for each worker"));
         }
-        Self::assemble(sockets.tcp, Some(sockets.udp), first, shared, workers)
+        Self::assemble(sockets.tcp, Some((sockets.udp, sockets.steering)), first, shared, workers)
     }
 
     fn assemble(
         sockets: Vec<StdListener>,
-        udp: Option<Vec<UdpSocket>>,
+        udp: Option<(Vec<UdpSocket>, Option<OwnedFd>)>,
         first: &Generation,
         shared: &Arc<Shared>,
         workers: &Workers,
@@ -112,6 +115,9 @@ impl Listener {
         let (accepting, state) = watch::channel(if udp.is_some() { Accepting::Paused } else { Accepting::Open });
         let pool = quic::pool(first, workers);
         let endpoint = Arc::new(quic::open(local, udp, first, shared, workers, pool.clone())?);
+        if let Some(fault) = endpoint.steering_fault() {
+            tracing::info!("kernel steering is off at {local}, packets of older processes are forwarded: {fault}");
+        }
         let machines = match shared.persistent.routable.current() {
             Some(_) => {
                 let link = MachineLink::new(&shared.persistent.machines, endpoint.sockets(), workers.handles())?;
@@ -169,11 +175,16 @@ impl Listener {
     pub(crate) fn set_accepting(&self, accepting: bool, generation: &Generation) {
         // Nothing that is read here finds no configuration.
         if !accepting {
+            if let Err(error) = self.endpoint.steer_own(true) {
+                tracing::warn!("the kernel does not steer packets of this process, which are forwarded: {error}");
+            }
             self.endpoint.set_reading(false);
         }
         self.endpoint.set_server_config(accepting.then(|| quic::server_config(generation, self.local)));
         if accepting {
             self.endpoint.set_reading(true);
+            // Emptying places cannot fail in a way that matters: an own socket is read as long as it is open.
+            let _ = self.endpoint.steer_own(false);
         }
         self.accepting.send_replace(if accepting { Accepting::Open } else { Accepting::Paused });
     }

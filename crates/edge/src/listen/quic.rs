@@ -4,6 +4,7 @@ use std::{
     io,
     net::{SocketAddr, UdpSocket},
     num::{NonZeroU8, NonZeroUsize},
+    os::fd::OwnedFd,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -13,8 +14,8 @@ use std::{
 
 use http::{Request, StatusCode};
 use tiderace::{
-    Connection, ConnectionBudget, Endpoint, Handshakes, RetryPolicy, ServerConfig, Shards, Stats, TlsPool,
-    transport::EndpointConfig,
+    Connection, ConnectionBudget, Endpoint, Handshakes, KernelSteering, RetryPolicy, ServerConfig, Shards, Stats,
+    TlsPool, transport::EndpointConfig,
 };
 use tokio::sync::watch;
 
@@ -72,13 +73,19 @@ pub(super) fn server_config(generation: &Generation, local: SocketAddr) -> Serve
 /// Opens the UDP sockets at `local`, each driven by a worker, or takes over those of another process.
 pub(super) fn open(
     local: SocketAddr,
-    taken_over: Option<Vec<UdpSocket>>,
+    taken_over: Option<(Vec<UdpSocket>, Option<OwnedFd>)>,
     first: &Generation,
     shared: &Arc<Shared>,
     workers: &Workers,
     pool: TlsPool,
 ) -> io::Result<Endpoint> {
     let count = u8::try_from(workers.count()).ok().and_then(NonZeroU8::new).unwrap_or(NonZeroU8::MIN);
+    let (taken_over, table) = taken_over.map_or((None, None), |(sockets, table)| (Some(sockets), table));
+    let steering = match table {
+        _ if !first.config.upgrade.kernel_steering => KernelSteering::Off,
+        Some(table) => KernelSteering::Adopt(table),
+        None => KernelSteering::Load,
+    };
     let options = tiderace::EndpointOptions {
         server: Some(server_config(first, local)),
         generation: Some(shared.persistent.id_generation),
@@ -93,6 +100,7 @@ pub(super) fn open(
         memory: Some(shared.memory.process().clone()),
         tap: Some(Arc::new(ListenerTap { captures: shared.persistent.captures.clone(), local })),
         attempts: Some(shared.fallbacks.clone()),
+        steering,
         on_panic: Some({
             let panics = shared.panics.clone();
             Arc::new(move || panics.report())

@@ -23,6 +23,7 @@ pub(crate) struct UpgradeMetrics {
     pub(crate) connections: Family<ProcessLabel, Gauge>,
     pub(crate) datagrams: Family<ReasonLabel, Gauge<f64, AtomicU64>>,
     pub(crate) panics: Counter,
+    pub(crate) kernel_steering: Gauge,
 }
 
 impl UpgradeMetrics {
@@ -45,8 +46,15 @@ impl UpgradeMetrics {
                 registry,
                 "older_process_datagrams",
                 "Reads of UDP sockets for connections of older processes since the start: forwarded (sent), dropped because the process \
-                 reads too slowly (no-room) or has ended (gone), and, in an older process, received (received)",
+                 reads too slowly (no-room) or has ended (gone), and, in an older process, received (received); passed to it by the \
+                 kernel (steered), and payloads of another process among these (misdirected)",
                 Family::default()
+            ),
+            kernel_steering: figure!(
+                registry,
+                "kernel_steering",
+                "1 if the kernel passes packets of older processes to them, 0 if all are forwarded",
+                Gauge::default()
             ),
             panics: figure!(
                 registry,

@@ -26,7 +26,7 @@ use crate::{
         describe,
         messages::{
             Answer, Built, Commit, DeviceOffer, HandshakeOffer, Hello, OLDEST, Offer, Serving, SiblingOffer, Taken,
-            WITH_DEVICES,
+            WITH_DEVICES, WITH_STEERING,
         },
     },
 };
@@ -192,6 +192,13 @@ impl Process {
                 device.descriptors.iter().map(AsFd::as_fd).try_for_each(&mut copy)?;
             }
         }
+        let mut steered = Vec::new();
+        for address in addresses.iter().filter(|_| protocol >= WITH_STEERING) {
+            if let Some(table) = listeners[address].endpoint().steering_table() {
+                copy(table)?;
+                steered.push(*address);
+            }
+        }
         let offer = Offer {
             protocol,
             process: self.number() + 1,
@@ -216,6 +223,7 @@ impl Process {
             siblings: offers,
             panics: self.shared.panics.history(),
             devices,
+            steered,
         };
         Ok((offer, descriptors))
     }

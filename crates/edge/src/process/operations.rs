@@ -57,6 +57,7 @@ impl Process {
                     "connections": self.open_connections(),
                 })])
                 .collect::<Vec<_>>(),
+            "kernel_steering": self.kernel_steering(),
             "config": self.file.display().to_string(),
             "uptime_s": self.started.elapsed().as_secs(),
             "listen": self.addresses().iter().map(ToString::to_string).collect::<Vec<_>>(),

@@ -66,16 +66,30 @@ impl Process {
             let label = ProcessLabel { process };
             metrics.connections.get_or_create(&label).set(connections.unwrap_or_default().cast_signed());
         }
+        metrics.kernel_steering.set(i64::from(self.steering_fault().is_none()));
         let sum = self.socket_stats();
         for (reason, count) in [
             ("sent", sum.sibling_sent),
             ("no-room", sum.sibling_dropped),
             ("gone", sum.sibling_gone),
             ("received", sum.sibling_received),
+            ("steered", sum.steered),
+            ("misdirected", sum.misdirected),
         ] {
             metrics.datagrams.get_or_create(&ReasonLabel { reason }).set(count as f64);
         }
         self.shared.persistent.machines.count(&self.shared.metrics.other_machines, sum.proxied_dropped);
+    }
+
+    /// Whether the kernel steers packets to older processes, or the reason why not at some address; reads that had to be forwarded.
+    pub(super) fn kernel_steering(&self) -> Value {
+        let fault = self.steering_fault();
+        json!({"on": fault.is_none(), "reason": fault, "forwarded": self.socket_stats().sibling_sent})
+    }
+
+    fn steering_fault(&self) -> Option<String> {
+        let listeners = self.listeners.secure();
+        listeners.values().find_map(|listener| listener.endpoint().steering_fault().map(str::to_owned))
     }
 
     /// Counters of all UDP sockets together.

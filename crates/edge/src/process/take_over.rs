@@ -137,6 +137,7 @@ mod tests {
             siblings: Vec::new(),
             panics: PanicHistory::default(),
             devices: Vec::new(),
+            steered: Vec::new(),
         };
         let (error, built) = take_over(Answer::Offer(Box::new(offer))).await;
         assert!(

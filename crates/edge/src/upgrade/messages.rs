@@ -13,12 +13,14 @@ use tiderace::{
 use crate::worker_panics::PanicHistory;
 
 /// Version of the hand-over protocol.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// Oldest version with which a hand-over works: it has no TUN devices.
 pub(crate) const OLDEST: u32 = 2;
 /// Version from which on TUN devices are offered.
 pub(crate) const WITH_DEVICES: u32 = 3;
+/// Version from which on tables of kernel steering are offered.
+pub(crate) const WITH_STEERING: u32 = 4;
 
 /// First message of the newer process. Its form is the same in all versions.
 #[derive(Debug, Serialize, Deserialize)]
@@ -80,6 +82,9 @@ pub(crate) struct Offer {
     /// TUN devices of proxies for IP packets.
     #[serde(default)]
     pub(crate) devices: Vec<DeviceOffer>,
+    /// Addresses whose tables of kernel steering follow.
+    #[serde(default)]
+    pub(crate) steered: Vec<SocketAddr>,
 }
 
 /// TUN device: its file, and a socket to each process that has tunnels.

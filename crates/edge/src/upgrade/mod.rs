@@ -3,7 +3,7 @@
 //! In the order of an upgrade: the older process starts the new program and offers it the sockets over a `channel`, in the `messages` of
 //! the hand-over protocol. The newer one builds the whole gateway on what it has `taken_over` and reports success. The older process stops
 //! reading and accepting, and the newer one begins. From then on the newest process reads all sockets, and forwards to the `siblings` the
-//! packets of their connections. The older processes answer through the same sockets until their last connection has ended.
+//! packets of their connections that the kernel does not pass to them. The older processes answer through the same sockets until their last connection has ended.
 //! `process::hand_over` and `process::take_over` have the work of each side on its gateway.
 //!
 //! A failure before the newer process serves changes nothing: the older one continues.

@@ -46,7 +46,7 @@ impl TakenOver {
         for address in offer.addresses {
             let tcp = descriptors.by_ref().take(workers).map(TcpListener::from).collect();
             let udp = descriptors.by_ref().take(workers).map(UdpSocket::from).collect();
-            addresses.insert(address, ListenerSockets { tcp, udp });
+            addresses.insert(address, ListenerSockets { tcp, udp, steering: None });
         }
         let mut next = || descriptors.next().ok_or_else(|| invalid("descriptors are missing"));
         let mut plain = HashMap::new();
@@ -69,6 +69,12 @@ impl TakenOver {
             let file = next()?.into();
             let packets = (0..device.processes).map(|_| next().map(UnixDatagram::from)).collect::<io::Result<_>>()?;
             devices.insert(device.name, OfferedDevice { file, packets });
+        }
+        for address in offer.steered {
+            let table = next()?;
+            if let Some(sockets) = addresses.get_mut(&address) {
+                sockets.steering = Some(table);
+            }
         }
         Ok(Self {
             process: offer.process,
@@ -100,6 +106,7 @@ impl Offer {
             + usize::from(self.metrics.is_some())
             + shards
             + streams
+            + self.steered.len()
             + self.devices.iter().map(|device| 1 + device.processes).sum::<usize>()
     }
 }

@@ -83,6 +83,10 @@ impl ConnectionIdGenerator for GenerationIds {
         Some(0)
     }
 
+    fn generation_place(&self) -> Option<usize> {
+        Some(1)
+    }
+
     fn for_shard(&self, shard: u8) -> Option<Box<dyn ConnectionIdGenerator>> {
         Some(Box::new(Self::new(shard, self.generation, &self.seed.child("shard", shard.into()))))
     }

@@ -50,6 +50,11 @@ pub trait ConnectionIdGenerator: Send {
         None
     }
 
+    /// Index of the byte in every ID that is the generation's number; `None` when no byte is just that.
+    fn generation_place(&self) -> Option<usize> {
+        None
+    }
+
     /// The same layout for another shard of the endpoint; `None` when the layout knows no shards.
     fn for_shard(&self, _shard: u8) -> Option<Box<dyn ConnectionIdGenerator>> {
         None

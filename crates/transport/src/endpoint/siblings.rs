@@ -97,6 +97,33 @@ impl Endpoint {
         }
     }
 
+    /// Takes a datagram that the kernel has steered to this process, which has handed over and has the generation `own`. Payloads of
+    /// processes that it does not know, such as newer ones, are dropped: a stateless reset would end connections that live. Returns their
+    /// number.
+    pub fn handle_steered(&mut self, now: Instant, datagram: Datagram, own: u8) -> u64 {
+        let size = datagram.segment_size.max(1);
+        let strangers = datagram.payload.chunks(size).filter(|payload| self.is_of_stranger(payload, own)).count();
+        if strangers == 0 {
+            self.handle_datagram(now, datagram);
+            return 0;
+        }
+        for payload in datagram.payload.chunks(size) {
+            if !self.is_of_stranger(payload, own) {
+                self.handle_datagram(now, Datagram { payload: payload.into(), ..datagram });
+            }
+        }
+        strangers as u64
+    }
+
+    /// Returns whether a payload is for a process that is neither this one nor known.
+    fn is_of_stranger(&self, payload: &[u8], own: u8) -> bool {
+        if payload.first().is_none_or(|first| first & wire::bits::LONG_FORM != 0) {
+            return false;
+        }
+        let generation = wire::short_dcid(payload, self.ids.len()).and_then(|id| self.ids.generation_of(id));
+        generation.is_some_and(|generation| generation != own && !self.foreign.siblings.is_living(generation))
+    }
+
     /// Connection IDs of clients' incomplete handshakes, with those that the clients have chosen.
     pub fn handshake_ids(&self) -> impl Iterator<Item = ConnectionId> + '_ {
         let connections = self.slots.iter().filter_map(|slot| slot.connection.as_deref());
