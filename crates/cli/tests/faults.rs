@@ -14,6 +14,7 @@ use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
     path::PathBuf,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -122,4 +123,81 @@ async fn a_process_that_is_killed_and_started_again_resets_the_connections_it_ha
     }
     println!("measured time to a stateless reset, ms: {}", begun.elapsed().as_millis());
     assert!(format!("{:?}", connection.close_reason()).contains("Reset"));
+}
+
+/// Library that gives a program another wall clock, where it is installed (Debian: libfaketime).
+fn other_clock() -> Option<PathBuf> {
+    let folders =
+        ["x86_64-linux-gnu", "aarch64-linux-gnu"].map(|name| format!("/usr/lib/{name}/faketime/libfaketimeMT.so.1"));
+    folders.into_iter().map(PathBuf::from).find(|path| path.exists())
+}
+
+/// Kind of the handshake of a new connection over TCP that makes a request.
+fn handshake(address: SocketAddr, config: &Arc<rustls::ClientConfig>) -> rustls::HandshakeKind {
+    let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+    let connection = rustls::ClientConnection::new(config.clone(), name).unwrap();
+    let mut stream = rustls::StreamOwned::new(connection, TcpStream::connect(address).unwrap());
+    stream.write_all(b"GET /small HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.ends_with("small"), "{text}");
+    stream.conn.handshake_kind().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_jumps_ends_no_connection_and_refuses_no_client() {
+    let Some(library) = other_clock() else {
+        println!("skipped: libfaketime is not installed; hint: apt-get install libfaketime");
+        return;
+    };
+    let (folder, file, certificate) = site("clock", "[keys]\nfile = \"ring\"\n");
+    let keys = std::process::Command::new(env!("CARGO_BIN_EXE_tiderace"))
+        .args(["edge", "keys", "--file"])
+        .arg(folder.0.join("ring"))
+        .output();
+    assert!(keys.unwrap().status.success());
+    let offset = folder.0.join("offset");
+    let jump = |text: &str| std::fs::write(&offset, text).unwrap();
+    jump("+0");
+    let gateway = Gateway::start_in(
+        &[
+            ("LD_PRELOAD", library.to_str().unwrap()),
+            ("FAKETIME_TIMESTAMP_FILE", offset.to_str().unwrap()),
+            // The file is read at each look at the clock; the monotonic clock stays what it is.
+            ("FAKETIME_NO_CACHE", "1"),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        ],
+        &file,
+    );
+    let days = || {
+        let status = edge("status", &file).arg("--json").output().unwrap().stdout;
+        let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+        status["certificates"][0]["days"].as_f64().unwrap()
+    };
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate.clone().into()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let tls = Arc::new(tls.with_root_certificates(roots).with_no_client_auth());
+    let site = Site::new(gateway.address, &certificate);
+    let (_endpoint, mut h3) = site.h3().await;
+    let mut h2 = site.h2().await;
+    assert_eq!(handshake(gateway.address, &tls), rustls::HandshakeKind::Full);
+    assert_eq!(handshake(gateway.address, &tls), rustls::HandshakeKind::Resumed);
+    let before = days();
+    for (text, moved) in [("+400d", 400.0), ("-30d", -30.0), ("+0", 0.0)] {
+        jump(text);
+        assert!((before - days() - moved).abs() < 1.0, "{text}: {} days in place of {before}", days());
+        // Longer than a probe timeout: a deadline that follows the wall clock would end the connection, or never come.
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        for _ in 0..3 {
+            assert_eq!(content(h3.send(get("small")).await.unwrap()).await, "small", "{text}");
+            assert_eq!(content(h2.send_request(get("small")).await.unwrap()).await, "small", "{text}");
+        }
+        let (_new_endpoint, mut new) = site.h3().await;
+        assert_eq!(content(new.send(get("small")).await.unwrap()).await, "small", "{text}");
+        let (first, second) = (handshake(gateway.address, &tls), handshake(gateway.address, &tls));
+        println!("measured handshakes over TCP after {text}: {first:?}, then {second:?}");
+        assert_eq!(second, rustls::HandshakeKind::Resumed, "{text}: tickets of the new time are good");
+    }
 }

@@ -446,3 +446,42 @@ impl Running {
         rest
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_signer_that_is_lost_silently_is_left_for_the_next_one() {
+    const TIME_LIMIT: Duration = Duration::from_secs(1);
+    let place = Place::new("silent");
+    let mut first = Signer::start(&place.folder, "127.0.0.1:0");
+    let mut second = Signer::start(&place.folder, "127.0.0.1:0");
+    let gate = Gate::before(first.address).await;
+    let file = place.configure(gate.address, "", "time-limit = \"1 s\"\n");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let both = format!("[\"{}\", \"{}\"]", gate.address, second.address);
+    std::fs::write(&file, text.replace(&format!("\"{}\"", gate.address), &both)).unwrap();
+    let gateway = Gateway::start(&file);
+    // No ticket is kept: each handshake needs a signature.
+    let fresh = || place.client(&gateway);
+    fresh().h2().await.unwrap();
+    assert_eq!((first.signed(), second.signed()), (1, 0));
+    // Neither FIN nor RST, and no answer.
+    gate.open.send(false).unwrap();
+    let lost = Instant::now();
+    let mut failed = 0;
+    let after = loop {
+        let begun = Instant::now();
+        if fresh().h2().await.is_ok() {
+            break lost.elapsed();
+        }
+        failed += 1;
+        let took = begun.elapsed();
+        assert!(took < TIME_LIMIT * 2 + Duration::from_secs(2), "a handshake fails after {took:?}");
+        assert!(lost.elapsed() < LIMIT, "no handshake succeeds any more");
+    };
+    println!("measured seconds until the next signer signs: {}", after.as_secs_f64());
+    assert!(failed > 0 && after > TIME_LIMIT, "{failed} handshakes failed, {after:?}");
+    // Three times the limit, half of it between two looks, and the handshakes themselves.
+    assert!(after < TIME_LIMIT * 6, "{after:?}");
+    assert_eq!(second.signed(), 1);
+    let (_endpoint, mut h3) = fresh().h3().await.unwrap();
+    ask3(&mut h3).await;
+}
