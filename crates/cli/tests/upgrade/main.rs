@@ -7,6 +7,7 @@ mod fleet;
 mod forwarding;
 #[path = "../gateway/mod.rs"]
 mod gateway;
+mod ring;
 #[path = "../scratch/mod.rs"]
 mod scratch;
 mod sessions;
