@@ -46,7 +46,7 @@ use crate::{
     keep_alive::Mapping,
     link::{Failed, Job, Link, Quic},
     memory::Memory,
-    pool::{Key, Pool, Slot},
+    pool::{Key, Pool, SharedSlot, Slot},
     race::{Leg, Verdict},
     report::Reports,
     resolve::{Offer, Resolver},
@@ -296,19 +296,18 @@ impl Client {
         let progress = job.progress();
         let sent = progress.wait(limit, ask(&mut link, &mut job, answer, self.inner.head_start)).await?;
         let mut response = match sent {
-            Sent::Answered(answered) => answered?,
+            Sent::Answered(Ok(response)) => response,
+            // RFC 9113 §8.7: the server left the connection, as an upgraded one does, before it saw the request.
+            Sent::Answered(Err(failed)) if failed.unprocessed && job.may_go_again(&failed) => {
+                tracing::debug!("a new connection did not serve: {}", failed.cause);
+                return Box::pin(self.race(target, job, route, None, forgotten(slot.as_ref()).await, begun)).await;
+            }
+            Sent::Answered(Err(failed)) => return Err(failed.into()),
             // The handshake came through, and nothing after it: TCP takes part from here on.
             Sent::Silent(pending) => {
                 let live = Live { pending, reused };
-                let open = match &slot {
-                    Some(slot) => {
-                        let mut open = slot.clone().lock_owned().await;
-                        open.forget();
-                        Some(open)
-                    }
-                    None => None,
-                };
-                return Box::pin(self.race(target, job, route, Some(live), open, begun)).await;
+                return Box::pin(self.race(target, job, route, Some(live), forgotten(slot.as_ref()).await, begun))
+                    .await;
             }
         };
         // RFC 8470 §5.2: whoever is told that it was too early asks again after the handshake.
@@ -436,6 +435,13 @@ impl Client {
     fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {
         self.inner.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Takes a slot, if there is one, and forgets its connection.
+async fn forgotten(slot: Option<&SharedSlot>) -> Option<OwnedMutexGuard<Slot>> {
+    let mut open = slot?.clone().lock_owned().await;
+    open.forget();
+    Some(open)
 }
 
 /// QUIC connection without received packets while a request is in progress.

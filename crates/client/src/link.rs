@@ -52,13 +52,15 @@ pub(crate) struct Job {
     /// `None` without content, or once it was sent.
     body: Option<RequestBody>,
     empty: bool,
+    /// A new connection did not serve it, and it was sent on another one.
+    went_again: bool,
     progress: Progress,
 }
 
 impl Job {
     pub(crate) fn new(head: Parts, body: RequestBody, progress: Progress) -> Self {
         let empty = http_body::Body::is_end_stream(&body);
-        Self { head, body: (!empty).then(|| progress.count(body)), empty, progress }
+        Self { head, body: (!empty).then(|| progress.count(body)), empty, went_again: false, progress }
     }
 
     /// Progress of the content.
@@ -83,11 +85,23 @@ impl Job {
         self.empty && (failed.unprocessed || self.head.method.is_idempotent())
     }
 
+    /// Returns whether it can be sent again after this failure of a new connection, which is allowed once.
+    pub(crate) fn may_go_again(&mut self, failed: &Failed) -> bool {
+        self.survives(failed) && !std::mem::replace(&mut self.went_again, true)
+    }
+
     /// The request. Its content can be taken once.
     pub(crate) fn request(&mut self) -> Request<RequestBody> {
         let nothing = || Empty::new().map_err(|never| match never {}).boxed_unsync();
         Request::from_parts(self.head.clone(), self.body.take().unwrap_or_else(nothing))
     }
+}
+
+/// Returns whether a GOAWAY without an error has left a request out: its stream has a higher number than the last one that the server
+/// takes (RFC 9113 §6.8). Streams that the server takes fail in another way.
+fn is_left_out(error: &hyper::Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>());
+    source.is_some_and(|error| error.is_go_away() && error.is_remote() && error.reason() == Some(h2::Reason::NO_ERROR))
 }
 
 /// HTTP/3.
@@ -224,7 +238,7 @@ impl Link {
         let failed = |error: &hyper::Error| Failed {
             cause: error.into(),
             // Nothing of it was sent: the connection had ended.
-            unprocessed: error.is_canceled() || error.is_closed(),
+            unprocessed: error.is_canceled() || error.is_closed() || is_left_out(error),
         };
         match self {
             Self::Quic(quic) => quic.send(request).await,
@@ -358,9 +372,11 @@ mod tests {
             ("GET", "x", false, [false, false]),
             ("PUT", "x", false, [false, false]),
         ] {
-            let job = job(method, content);
+            let mut job = job(method, content);
             let got = (job.is_repeatable(), [job.survives(&seen), job.survives(&unseen)]);
             assert_eq!(got, (repeatable, survives), "{method} {content}");
+            let on_new = [job.may_go_again(&unseen), job.may_go_again(&unseen)];
+            assert_eq!(on_new, [survives[1], false], "{method} {content}");
         }
     }
 }

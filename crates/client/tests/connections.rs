@@ -367,8 +367,8 @@ async fn frames(listener: TcpListener, tls: rustls::ServerConfig, told: oneshot:
     let _ = told.send(seen);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_of_http2_hear_goaway() {
+/// TLS of a server of HTTP/2, and its certificate.
+fn h2_tls() -> (rustls::ServerConfig, Trust) {
     let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut tls = rustls::ServerConfig::builder_with_provider(provider)
@@ -381,12 +381,44 @@ async fn servers_of_http2_hear_goaway() {
         )
         .unwrap();
     tls.alpn_protocols = vec![b"h2".to_vec()];
+    (tls, Trust::Pem(made.cert.pem().into_bytes()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_a_new_connection_did_not_serve_goes_over_another_one_once() {
+    let (tls, trust) = h2_tls();
+    for (leaves, is_answered) in [(1, true), (2, false)] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{}/", listener.local_addr().unwrap());
+        let tls = tls.clone();
+        tokio::spawn(async move {
+            for _ in 0..leaves {
+                let (stream, _) = listener.accept().await.unwrap();
+                let mut stream = tokio_rustls::TlsAcceptor::from(Arc::new(tls.clone())).accept(stream).await.unwrap();
+                // SETTINGS, and GOAWAY with no stream and no error, as a server that is upgraded sends it.
+                let goaway = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+                let frames = [&[0, 0, 0, 4, 0, 0, 0, 0, 0][..], &goaway].concat();
+                stream.write_all(&frames).await.unwrap();
+                stream.shutdown().await.unwrap();
+            }
+            frames(listener, tls, oneshot::channel().0).await;
+        });
+        let client = Client::new(&trust).unwrap();
+        let fetched = client.get_by(&url, &Route { only: Some(Leg::Tcp), ..Route::default() }).await;
+        assert_eq!(fetched.is_ok(), is_answered, "after {leaves} connections: {:?}", fetched.err());
+        client.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_of_http2_hear_goaway() {
+    let (tls, trust) = h2_tls();
     for fresh in [true, false] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://{}/", listener.local_addr().unwrap());
         let (tell, told) = oneshot::channel();
         tokio::spawn(frames(listener, tls.clone(), tell));
-        let client = Client::new(&Trust::Pem(made.cert.pem().into_bytes())).unwrap();
+        let client = Client::new(&trust).unwrap();
         let fetched = client.get_by(&url, &Route { only: Some(Leg::Tcp), fresh, ..Route::default() }).await.unwrap();
         assert_eq!(fetched.protocol, "h2");
         read(fetched).await;
