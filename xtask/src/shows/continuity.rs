@@ -33,6 +33,11 @@ pub(crate) fn cases() -> Vec<Case> {
             "a client between two networks: announced, silent, flapping; 20 of each with --long, 5 without",
             handover,
         ),
+        case(
+            "peers",
+            "downloads and requests lost by reloads and replaced programs: ours, nginx, HAProxy, Caddy; 20 each with --long, 3 without",
+            super::continuity_peers::measure,
+        ),
     ]
 }
 
