@@ -31,7 +31,7 @@ use crate::{
     fields::{self, Protocol, Target, promised},
     interim::OnInterim,
     priority,
-    priority_update::ChangePriority,
+    priority_changes::ChangePriority,
     session_handle::{GiveUp, SessionOffer, SessionStreams},
     sessions::SessionSupport,
     settings::{PeerSettings, Settings},

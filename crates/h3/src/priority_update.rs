@@ -1,28 +1,23 @@
-//! Changes of a request's priority after it was sent (RFC 9218 §7): what a server hears, and what a client sends.
+//! Changes of priorities after requests were sent (RFC 9218 §7): state of a connection, and its frames.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    future::poll_fn,
-    sync::Arc,
-    task::{Context, Poll, Waker},
-};
+use std::{collections::BTreeMap, task::Waker};
 
-use tiderace::{Priority, StreamId};
+use tiderace::Priority;
 
-use crate::{frame, shared::Shared};
+use crate::frame;
 
 /// Requests whose changes somebody waits for, and changes that this end has to send: one of each request, the last.
 #[derive(Default)]
 pub(crate) struct Changes {
-    watched: BTreeMap<u64, Watched>,
-    to_send: BTreeMap<u64, Priority>,
+    pub(crate) watched: BTreeMap<u64, Watched>,
+    pub(crate) to_send: BTreeMap<u64, Priority>,
 }
 
+/// Request whose changes somebody waits for.
 #[derive(Default)]
-struct Watched {
-    latest: Option<Priority>,
-    waker: Option<Waker>,
+pub(crate) struct Watched {
+    pub(crate) latest: Option<Priority>,
+    pub(crate) waker: Option<Waker>,
 }
 
 impl Changes {
@@ -63,86 +58,12 @@ fn field(Priority { urgency, incremental }: Priority) -> String {
     }
 }
 
-/// Changes of a request's priority by its client (PRIORITY_UPDATE): in the extensions of a request that a server gets. The stream of the
-/// response has the priority without it; it is for programs that forward requests. Clones share what comes.
-#[derive(Clone)]
-pub struct PriorityChanges(Arc<Watch>);
-
-struct Watch {
-    shared: Arc<Shared>,
-    stream: u64,
-}
-
-impl fmt::Debug for PriorityChanges {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PriorityChanges").field("stream", &self.0.stream).finish_non_exhaustive()
-    }
-}
-
-impl PriorityChanges {
-    /// Changes of the request on a stream, the first of which came before it, if there was one.
-    pub(crate) fn new(shared: &Arc<Shared>, stream: StreamId, early: Option<Priority>) -> Self {
-        let watched = Watched { latest: early, waker: None };
-        shared.lock().changes.watched.insert(stream.0, watched);
-        Self(Arc::new(Watch { shared: shared.clone(), stream: stream.0 }))
-    }
-
-    /// Waits for the next change. Of several that came since the last call, the last counts.
-    pub async fn changed(&self) -> Priority {
-        poll_fn(|cx| self.poll_changed(cx)).await
-    }
-
-    /// Poll form of [`changed`](Self::changed), for futures written by hand.
-    pub fn poll_changed(&self, cx: &mut Context<'_>) -> Poll<Priority> {
-        let state = &mut *self.0.shared.lock();
-        let Some(watched) = state.changes.watched.get_mut(&self.0.stream) else { return Poll::Pending };
-        if let Some(priority) = watched.latest.take() {
-            return Poll::Ready(priority);
-        }
-        watched.waker = Some(cx.waker().clone());
-        Poll::Pending
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.shared.lock().changes.watched.remove(&self.stream);
-    }
-}
-
-/// Changes the priority of a client's request after it was sent.
-pub struct ChangePriority {
-    shared: Arc<Shared>,
-    stream: StreamId,
-}
-
-impl fmt::Debug for ChangePriority {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChangePriority").field("stream", &self.stream.0).finish_non_exhaustive()
-    }
-}
-
-impl ChangePriority {
-    pub(crate) fn new(shared: &Arc<Shared>, stream: StreamId) -> Self {
-        Self { shared: shared.clone(), stream }
-    }
-
-    /// Gives the content of the request this priority, and sends it to the server (PRIORITY_UPDATE). Of changes that still wait to be sent,
-    /// the last counts.
-    pub fn set(&self, priority: Priority) {
-        self.shared.quic.set_priority(self.stream, priority);
-        let state = &mut *self.shared.lock();
-        state.changes.to_send.insert(self.stream.0, priority);
-        state.wake_driver();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::priority;
 
-    /// What is written is what is read.
+    /// A reader finds what the writer was given.
     #[test]
     fn a_frame_has_the_request_and_its_priority() {
         let all = (0..8).flat_map(|urgency| [false, true].map(|incremental| Priority { urgency, incremental }));

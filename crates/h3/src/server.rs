@@ -38,7 +38,7 @@ use crate::{
     fields::{self, Protocol, promised},
     interim::InterimResponses,
     opening, priority,
-    priority_update::PriorityChanges,
+    priority_changes::PriorityChanges,
     session_handle::{GiveUp, SessionOffer, SessionStreams},
     sessions::SessionSupport,
     settings::Settings,

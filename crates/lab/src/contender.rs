@@ -17,7 +17,7 @@ use crate::{
     scenario::Scenario,
     tally::{BroadcastTally, FeedTally, Missing, VideoTally},
     throttle::Throttle,
-    tunnel::TunnelCounters,
+    tunnelling::TunnelCounters,
     view::{RttReader, Viewer},
 };
 

@@ -60,6 +60,7 @@ pub mod tiderace;
 mod tls;
 pub mod trial;
 pub mod tunnel;
+pub mod tunnelling;
 pub mod versus;
 pub mod view;
 pub mod watch;

@@ -60,7 +60,7 @@ pub(crate) use thresholds::quantity;
 pub use crate::kind::Workload;
 use crate::{
     figure::{Declaration, Figure, Needs, TABLE},
-    tunnel::Tunnel,
+    tunnelling::Tunnel,
 };
 
 /// One experiment.

@@ -6,7 +6,7 @@ use units::duration_text;
 
 use crate::{
     scenario::{Fault, Selection, Settings, nearest},
-    tunnel::Tunnel,
+    tunnelling::Tunnel,
 };
 
 /// Setup of our own stack.

@@ -19,7 +19,7 @@ use crate::{
     },
     host::Host,
     scenario::{Direction, Workload},
-    tunnel::TunnelCounters,
+    tunnelling::TunnelCounters,
     view::{RttReader, SenderView, Viewer},
     workload::{App, End},
 };

@@ -29,7 +29,8 @@ use crate::{
     settings::Setup,
     stack::{SansIo, Stack, StackBuilder, StackCounters},
     tls::{self, SERVER_NAME, TLS},
-    tunnel::{InTunnel, QUEUE, Tunnel},
+    tunnel::{InTunnel, QUEUE},
+    tunnelling::Tunnel,
     view::{SenderCounters, SenderView},
 };
 

@@ -5,20 +5,18 @@
 //! those that wait, and drops further ones. Left out: HTTP/3 around the request, and ECN, which CONNECT-UDP does not carry.
 
 mod capsules;
-mod counters;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use serde::{Deserialize, Serialize};
 use sim::{Datagram, Ecn, Outbox};
 use units::{Duration, Instant};
 
 use self::capsules::Capsules;
-pub use self::counters::TunnelCounters;
 use crate::{
     books::EndBooks,
     contender::{BuildError, ConnectionSpec, Evidence, Factor, Identity, RunSpec},
     host::{DatagramFate, Host, HostEvent, ReadEnd, Stream, Written},
     stack::{Stack, StackBuilder, StackCounters},
+    tunnelling::{Tunnel, TunnelCounters},
     view::SenderView,
 };
 
@@ -30,39 +28,6 @@ const CAPSULE_MAX: usize = 1_200;
 
 /// Quarter stream ID and context ID of each HTTP Datagram: both are 0.
 const DATAGRAM_HEAD: [u8; 2] = [0, 0];
-
-/// Means by which a contender's packets travel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Tunnel {
-    /// Without a tunnel.
-    #[default]
-    None,
-    /// In DATAGRAM frames: unreliable, under the outer congestion control.
-    Datagrams,
-    /// In capsules on one stream: reliable and in order.
-    Stream,
-}
-
-impl Tunnel {
-    /// Name, as in scenarios.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Datagrams => "datagrams",
-            Self::Stream => "stream",
-        }
-    }
-
-    /// Name of a contender with this controller and this tunnel.
-    pub fn name_of(self, contender: &str) -> String {
-        match self {
-            Self::None => contender.to_owned(),
-            Self::Datagrams => format!("{contender} in datagrams"),
-            Self::Stream => format!("{contender} in a stream"),
-        }
-    }
-}
 
 /// Contender inside a tunnel.
 #[derive(Clone, Copy, Debug)]

@@ -38,7 +38,7 @@ fn main() -> Result<()> {
     let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
     let cert = certified.cert.der().to_vec();
     let identity = Identity::from_der(vec![cert.clone()], certified.signing_key.serialize_der())?;
-    let profile = Arc::new(Profile { idle_timeout: IDLE_TIMEOUT.into(), ..Profile::default() });
+    let profile = Arc::new(Profile { idle_timeout: IDLE_TIMEOUT, ..Profile::default() });
     let server = RustlsServer::builder().identity(identity).alpn("test").build()?;
     let server = ServerConfig::new(Arc::new(server), profile.clone());
     let client = RustlsClient::builder().roots([cert]).alpn("test").without_resumption().build()?;

@@ -46,6 +46,8 @@ mod clock;
 mod connection;
 mod driver;
 mod endpoint;
+#[cfg(target_os = "linux")]
+mod endpoint_steering;
 mod error;
 #[cfg(target_os = "linux")]
 mod hand_over;

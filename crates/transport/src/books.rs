@@ -26,6 +26,9 @@ pub struct Imbalance {
     pub booked: u64,
 }
 
+/// A category of a book, and what is in it.
+type Column = (&'static str, u64);
+
 /// One account: its name, the sum, and the categories.
 pub type Book = (&'static str, u64, Vec<(&'static str, u64)>);
 
@@ -52,11 +55,11 @@ impl Stats {
         books
     }
 
-    /// Gives `visit` every book.
-    fn each_book(&self, visit: &mut dyn FnMut(&'static str, u64, &[(&'static str, u64)])) {
-        visit("bytes_sent", self.bytes_sent + self.bytes_unsealed, &self.columns_sent());
-        visit("bytes_received", self.bytes_received, &self.columns_received());
-        visit(
+    /// Gives every book to `take`.
+    fn each_book(&self, take: &mut dyn FnMut(&'static str, u64, &[Column])) {
+        take("bytes_sent", self.bytes_sent + self.bytes_unsealed, &self.columns_sent());
+        take("bytes_received", self.bytes_received, &self.columns_received());
+        take(
             "stream_bytes_received",
             self.stream_bytes_received,
             &[
@@ -66,7 +69,7 @@ impl Stats {
                 ("unread", self.stream_bytes_unread),
             ],
         );
-        visit(
+        take(
             "datagrams_queued",
             self.datagram_frames_queued,
             &[
@@ -77,7 +80,7 @@ impl Stats {
                 ("waiting", self.datagram_frames_waiting),
             ],
         );
-        visit(
+        take(
             "datagrams_received",
             self.datagram_frames_received,
             &[

@@ -81,7 +81,7 @@ impl Process {
         self.shared.persistent.machines.count(&self.shared.metrics.other_machines, sum.proxied_dropped);
     }
 
-    /// Whether the kernel steers packets to older processes, or the reason why not at some address; reads that had to be forwarded.
+    /// Steering of packets to older processes by the kernel, or the reason why there is none at some address; reads that had to be forwarded.
     pub(super) fn kernel_steering(&self) -> Value {
         let fault = self.steering_fault();
         json!({"on": fault.is_none(), "reason": fault, "forwarded": self.socket_stats().sibling_sent})

@@ -17,7 +17,7 @@ use crate::{
         quantile::{median, quantile},
     },
     tally::{BroadcastTally, FeedTally, Missing, VideoTally},
-    tunnel::TunnelCounters,
+    tunnelling::TunnelCounters,
 };
 
 /// All of them.

@@ -26,7 +26,7 @@ pub(super) struct Capsules {
     before: usize,
     /// Bytes that have arrived and are no whole capsule yet.
     arrived: BytesMut,
-    /// What waits for the stream: request or response first.
+    /// Bytes that wait for the stream: request or response first.
     waiting: VecDeque<Bytes>,
     waiting_bytes: u64,
     written: u64,

@@ -24,7 +24,7 @@ use transport::{EndpointConfig, IdGeneration};
 
 use self::program::Layout;
 pub(crate) use self::socket::{Steered, SteeredSocket};
-use crate::{endpoint::Endpoint, reuseport};
+use crate::reuseport;
 
 /// Steering of packets to their processes by the kernel.
 #[derive(Debug, Default)]
@@ -105,6 +105,11 @@ impl SteeringTable {
         Ok(Self::new(table, layout, generation))
     }
 
+    /// Table, to hand on.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.table.as_fd()
+    }
+
     /// Opens a socket of this process' own for a worker, beside the shared one. Nothing reaches it before [`OwnSocket::enter`].
     pub(crate) fn own_socket(self: &Arc<Self>, worker: u8, shared: &UdpSocket) -> io::Result<OwnSocket> {
         // No packet may find the socket by the kernel's hash: the program selects one for each.
@@ -153,7 +158,7 @@ impl OwnWay {
 /// Steering of an endpoint: its table, or the reason why it has none, and the ways to its own sockets.
 #[derive(Debug)]
 pub(crate) struct EndpointSteering {
-    table: Result<Arc<SteeringTable>, String>,
+    pub(crate) table: Result<Arc<SteeringTable>, String>,
     ways: Mutex<Vec<OwnWay>>,
 }
 
@@ -168,43 +173,8 @@ impl EndpointSteering {
         Self { table, ways: Mutex::default() }
     }
 
-    fn ways(&self) -> MutexGuard<'_, Vec<OwnWay>> {
+    /// Ways to the own sockets, one for each.
+    pub(crate) fn ways(&self) -> MutexGuard<'_, Vec<OwnWay>> {
         self.ways.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Endpoint {
-    /// Returns the reason why the kernel does not steer the packets of processes; `None` if it does.
-    pub fn steering_fault(&self) -> Option<&str> {
-        self.steering.table.as_ref().err().map(String::as_str)
-    }
-
-    /// Table of the kernel's program, for [`KernelSteering::Adopt`] of the next process.
-    pub fn steering_table(&self) -> Option<BorrowedFd<'_>> {
-        self.steering.table.as_ref().ok().map(|table| table.table.as_fd())
-    }
-
-    /// Lets the kernel pass the packets of this process to sockets of its own, or no more. Another process may read the shared ones then.
-    /// Without a table nothing changes: the other process forwards these packets.
-    ///
-    /// # Errors
-    /// When a socket cannot be opened. The packets of its shard are forwarded.
-    pub fn steer_own(&self, steered: bool) -> io::Result<()> {
-        let Ok(table) = &self.steering.table else { return Ok(()) };
-        let mut ways = self.steering.ways();
-        ways.drain(..).for_each(|way| way.leave());
-        for shared in self.shards.iter().filter(|_| steered) {
-            let mut state = shared.lock();
-            // The serving process ends the connections of a lost shard.
-            if state.is_lost() {
-                continue;
-            }
-            let own = table.own_socket(shared.shard, &self.sockets[usize::from(shared.shard)])?;
-            own.enter()?;
-            ways.push(own.way.clone());
-            state.own_socket = Some(own);
-            state.wake_driver();
-        }
-        Ok(())
     }
 }

@@ -25,7 +25,7 @@ const READS_PER_PASS: usize = 16;
 /// Outcome of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Steered {
-    /// There may be more.
+    /// More datagrams may wait.
     More,
     /// The next datagram wakes the task.
     Waiting,

@@ -8,7 +8,7 @@ use transport::{
 };
 
 use super::*;
-use crate::{Connection, EndpointOptions, Shards, Sibling, SocketStats};
+use crate::{Connection, Endpoint, EndpointOptions, Shards, Sibling, SocketStats};
 
 const LIMIT: Duration = Duration::from_secs(60);
 

@@ -136,11 +136,11 @@ fn unreadable(Malformed: Malformed) -> TlsError {
     TlsError::alert(alert::DECODE_ERROR, "the ClientHello cannot be read")
 }
 
-/// Gives `visit` the number and the value of every extension; returns the cipher suites.
+/// Gives number and value of every extension to `take`; returns the cipher suites.
 // RFC 8446 §4.1.2: version, random, session ID, suites, compression methods, extensions.
 fn each_extension<'a>(
     body: &'a [u8],
-    mut visit: impl FnMut(u16, &'a [u8]) -> Result<(), Malformed>,
+    mut take: impl FnMut(u16, &'a [u8]) -> Result<(), Malformed>,
 ) -> Result<&'a [u8], Malformed> {
     let mut r = Reader::new(body);
     r.bytes(2 + 32)?;
@@ -153,7 +153,7 @@ fn each_extension<'a>(
     let mut extensions = Reader::new(long(&mut r)?);
     while !extensions.is_empty() {
         let ty = extensions.u16()?;
-        visit(ty, long(&mut extensions)?)?;
+        take(ty, long(&mut extensions)?)?;
     }
     if r.is_empty() { Ok(suites) } else { Err(Malformed) }
 }

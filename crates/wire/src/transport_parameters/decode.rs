@@ -136,7 +136,7 @@ fn connection_id(value: &[u8]) -> Result<ConnectionId, &'static str> {
 /// Numbers of the parameters that have come.
 #[derive(Default)]
 struct Seen {
-    /// Those below 64, as bits.
+    /// Numbers below 64, as bits.
     low: u64,
     /// One of those that came again.
     again: Option<u64>,

@@ -63,7 +63,7 @@ async fn closes_pass_with_code_and_message() {
     }
 }
 
-/// What ends without a code at one side does so at the other.
+/// An end without a code at one side is one at the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_side_is_no_close() {
     let Joined { site, client, back_end, host, endpoint, .. } = joined("wt-onward-lost", Config::default(), "").await;
