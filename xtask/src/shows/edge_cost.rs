@@ -172,7 +172,7 @@ fn rows(work: &Work, at: usize, cost: &Values, rate: &Values) -> Vec<Row> {
 }
 
 /// Seconds of processor time that a process and its children have spent, threads that have ended included.
-fn processor_seconds(pid: u32) -> Result<f64> {
+pub(super) fn processor_seconds(pid: u32) -> Result<f64> {
     // The kernel counts in ticks of 10 ms, on all machines that people have.
     const TICKS: f64 = 100.0;
     let mut sum = 0.0;

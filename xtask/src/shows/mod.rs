@@ -58,6 +58,7 @@ mod speed;
 mod tcp_claims;
 mod tests;
 mod truth;
+mod tunnel_cost;
 mod tunnels;
 mod web;
 mod why;

@@ -9,7 +9,7 @@ use super::{
     command::cargo,
     edge::{failures, measured, test},
     row::{Row, Target},
-    tunnels,
+    tunnel_cost, tunnels,
 };
 
 const LIMIT: Duration = Duration::from_secs(3_600);
@@ -28,6 +28,11 @@ pub(crate) fn cases() -> Vec<Case> {
             tunnels::carried,
         ),
         case("tunnel-attacks", "targets, capsules, contexts, packets and floods of attackers", tunnels::attacks),
+        case(
+            "tunnel-cost",
+            "CPU of CONNECT-UDP per GiB, beside a plain relay and a download; needs an idle machine",
+            tunnel_cost::measure,
+        ),
         case("chromium", "a page in Chromium through the gateway; a miss where there is none", chromium),
     ]
 }

@@ -1,0 +1,224 @@
+//! Cost of tunnels at the gateway: processor time per GiB of UDP payloads, beside a relay that reads and writes each datagram, and beside a
+//! download over HTTP/3. Rounds are interleaved; both directions are measured.
+//!
+//! The target asks for 2.2 times the relay: a datagram of a tunnel is read and written as there, and is encrypted or decrypted beside it.
+//! The relay makes two system calls for a datagram of 1,200 bytes.
+
+use std::{collections::BTreeMap, path::Path, process::Command, time::Duration};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::{
+    Context,
+    command::{Running, cargo, load},
+    edge_cost::processor_seconds,
+    edge_servers::{self as servers, Gentle},
+    row::{Row, Target},
+};
+
+const LIMIT: Duration = Duration::from_secs(3_600);
+/// Bytes of a datagram, as the load sends them.
+const PAYLOAD: f64 = 1_200.0;
+/// Datagrams of a run: 0.56 GiB, so that ticks of 10 ms are less than 2 % of the processor time.
+const DATAGRAMS: u32 = 500_000;
+/// Most datagrams of a run that may be lost: the load sends no more than queues take.
+const MOST_LOST: f64 = 0.01;
+/// Bytes of the file, and downloads of a run over four connections.
+const FILE: usize = 64 << 20;
+const DOWNLOADS: u32 = 12;
+/// Most that a tunnel may cost, in relays.
+const MOST: f64 = 2.2;
+
+const DIRECTIONS: [&str; 2] = ["up", "down"];
+const GIB: f64 = 1_073_741_824.0;
+
+/// Work that is measured.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Work {
+    /// Datagrams in this direction, through the relay.
+    Relay(&'static str),
+    /// The same through a tunnel.
+    Tunnel(&'static str),
+    /// A file over HTTP/3.
+    Download,
+}
+
+impl Work {
+    fn name(self) -> String {
+        match self {
+            Self::Relay(direction) => format!("relay, {direction}"),
+            Self::Tunnel(direction) => format!("tunnel, {direction}"),
+            Self::Download => "download over HTTP/3".to_owned(),
+        }
+    }
+}
+
+/// Values of the rounds: seconds of processor time per GiB, and GiB per second.
+#[derive(Default)]
+struct Values {
+    cost: Vec<f64>,
+    rate: Vec<f64>,
+}
+
+/// Programs and addresses of the measurement.
+struct Site {
+    edge: Gentle,
+    relay: Running,
+    edge_address: String,
+    relay_address: String,
+    target: String,
+}
+
+/// All rows.
+pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
+    let packages = ["-p", "tiderace-cli", "-p", "tiderace-edge", "-p", "tiderace-client"];
+    let mut build = cargo(&context.root, ["build", "--locked", "--profile", "dist"]);
+    build.args(packages).args(["--bin", "tiderace", "--example", "load", "--example", "tunnel_load"]);
+    context.commands.run("tunnel-cost-build", &mut build, LIMIT)?.ok()?;
+    let built = context.commands.target().join("dist");
+    let rounds = if context.long { 11 } else { 7 };
+    let values = rounds_of(context, &built, rounds, DATAGRAMS, DOWNLOADS)?;
+    rows(&values)
+}
+
+/// Measures so many rounds with the programs of a directory.
+fn rounds_of(
+    context: &Context,
+    built: &Path,
+    rounds: usize,
+    datagrams: u32,
+    downloads: u32,
+) -> Result<BTreeMap<Work, Values>> {
+    let scratch = context.commands.scratch("tunnel-cost")?;
+    let mut site = start(context, built, &scratch)?;
+    let works = DIRECTIONS.iter().flat_map(|direction| [Work::Relay(direction), Work::Tunnel(direction)]);
+    let works: Vec<Work> = works.chain([Work::Download]).collect();
+    let mut values: BTreeMap<Work, Values> = BTreeMap::new();
+    // The first round fills caches.
+    for round in 0..=rounds {
+        for work in &works {
+            let (cost, rate) = run(context, built, &scratch, &site, *work, (datagrams, downloads))?;
+            if round > 0 {
+                let values = values.entry(*work).or_default();
+                values.cost.push(cost);
+                values.rate.push(rate);
+            }
+        }
+    }
+    ensure!(site.edge.0.alive(), "the gateway ended: {}", site.edge.0.printed());
+    ensure!(site.relay.alive(), "the relay ended: {}", site.relay.printed());
+    Ok(values)
+}
+
+/// Starts the gateway and the relay.
+fn start(context: &Context, built: &Path, scratch: &Path) -> Result<Site> {
+    servers::site(scratch, &[("large", FILE)])?;
+    let (port, relay_port, target) = (servers::port()?, servers::port()?, servers::port()?);
+    let [edge_address, relay_address, target] = [port, relay_port, target].map(|port| format!("127.0.0.1:{port}"));
+    let config = scratch.join("edge.toml");
+    let text = format!(
+        "listen = \"{edge_address}\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n[[route]]\nfiles = \"www\"\n[[route]]\npath = \
+         \"/.well-known/masque/udp\"\n[route.proxy]\nopen = true\nallow = \"127.0.0.1\"\n"
+    );
+    std::fs::write(&config, text)?;
+    let mut edge = Command::new(built.join("tiderace"));
+    let edge = context.commands.start("tunnel-cost-edge", edge.args(["edge", "run", "--config"]).arg(config))?;
+    let mut relay = Command::new(built.join("examples/tunnel_load"));
+    let relay = context.commands.start("tunnel-cost-relay", relay.args(["relay", &relay_address, &target]))?;
+    let edge = Gentle(edge);
+    servers::wait(port).with_context(|| edge.0.printed())?;
+    Ok(Site { edge, relay, edge_address, relay_address, target })
+}
+
+/// Does a work once. Returns its processor time per GiB, at the gateway or the relay, and its rate in GiB per second.
+fn run(
+    context: &Context,
+    built: &Path,
+    scratch: &Path,
+    site: &Site,
+    work: Work,
+    (datagrams, downloads): (u32, u32),
+) -> Result<(f64, f64)> {
+    let certificate = scratch.join("cert.pem");
+    let program = if work == Work::Download { "load" } else { "tunnel_load" };
+    let mut command = Command::new(built.join("examples").join(program));
+    match work {
+        Work::Relay(direction) => {
+            command.args(["through-relay", &site.relay_address, &site.target, direction, &datagrams.to_string()]);
+        }
+        Work::Tunnel(direction) => {
+            command.args(["through-tunnel", &site.edge_address]).arg(certificate);
+            command.args([&site.target, direction, &datagrams.to_string()]);
+        }
+        Work::Download => {
+            command.args(["h3", &site.edge_address]).arg(certificate);
+            command.args(["/large", "4", "1", &downloads.to_string()]);
+        }
+    }
+    let pid = if matches!(work, Work::Relay(_)) { site.relay.id() } else { site.edge.0.id() };
+    let before = processor_seconds(pid)?;
+    let ended = context.commands.run("tunnel-cost-load", &mut command, LIMIT)?.ok()?;
+    let spent = processor_seconds(pid)? - before;
+    let numbers: Vec<f64> = ended.stdout.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [count, other, seconds] = numbers[..] else { bail!("the load said {:?}", ended.stdout) };
+    let bytes = if work == Work::Download {
+        ensure!(other == count * FILE as f64, "{other} bytes in {count} answers");
+        other
+    } else {
+        ensure!(other <= MOST_LOST * count, "{}: {other} datagrams were lost, and {count} arrived", work.name());
+        count * PAYLOAD
+    };
+    Ok((spent * GIB / bytes, bytes / GIB / seconds))
+}
+
+fn rows(values: &BTreeMap<Work, Values>) -> Result<Vec<Row>> {
+    let get = |work: Work| values.get(&work).with_context(|| format!("no value of {}", work.name()));
+    let ratio = |what: String, a: Work, b: Work, target| {
+        let ratios: Vec<f64> = get(a)?.cost.iter().zip(&get(b)?.cost).map(|(a, b)| a / b).collect();
+        Ok::<_, anyhow::Error>(Row::median(what, &ratios, "", target))
+    };
+    let mut rows = Vec::new();
+    for direction in DIRECTIONS {
+        let (tunnel, relay) = (Work::Tunnel(direction), Work::Relay(direction));
+        let what = format!("CPU per GiB through CONNECT-UDP, {direction} / plain relay");
+        rows.push(ratio(what, tunnel, relay, Target::AtMost(MOST))?.detail(format!("payloads of 1200 B; {}", load())));
+        let what = format!("CPU per GiB through CONNECT-UDP, {direction} / download over HTTP/3");
+        rows.push(ratio(what, tunnel, Work::Download, Target::Printed)?.detail("a file of 64 MiB, four connections"));
+    }
+    for (work, values) in values {
+        let mut rates = values.rate.clone();
+        rates.sort_by(f64::total_cmp);
+        let rate = rates.get(rates.len() / 2).copied().unwrap_or_default();
+        let row = Row::median(format!("CPU per GiB: {}", work.name()), &values.cost, "s", Target::Printed);
+        rows.push(row.detail(format!("{rate:.2} GiB per second, all programs on the same processors")));
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(tunnel: f64) -> BTreeMap<Work, Values> {
+        let constant = |cost: f64| Values { cost: vec![cost; 7], rate: vec![1.0; 7] };
+        let of = |direction| [(Work::Relay(direction), constant(2.0)), (Work::Tunnel(direction), constant(tunnel))];
+        let works = DIRECTIONS.iter().flat_map(|direction| of(direction));
+        works.chain([(Work::Download, constant(1.0))]).collect()
+    }
+
+    #[test]
+    fn a_tunnel_is_judged_by_the_relay_in_each_direction() {
+        let judged = |tunnel| {
+            let rows = rows(&values(tunnel)).unwrap();
+            rows.iter().filter(|row| !row.passed).map(|row| row.what.clone()).collect::<Vec<_>>()
+        };
+        assert!(judged(4.4).is_empty());
+        assert_eq!(
+            judged(4.6),
+            DIRECTIONS.map(|direction| format!("CPU per GiB through CONNECT-UDP, {direction} / plain relay"))
+        );
+        let mut values = values(4.0);
+        values.remove(&Work::Relay("up"));
+        assert!(rows(&values).is_err(), "what was not measured is no pass");
+    }
+}
