@@ -29,6 +29,9 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 const PAYLOAD: usize = 1_200;
 /// Datagrams on their way. So many fit into the queues of the proxy (64 KiB for a tunnel) and of sockets, so that none has to be dropped.
 const WINDOW: u64 = 32;
+/// Datagrams that are sent together, as senders do that pace bursts. Without it, answers to single arrivals would make a load of single
+/// datagrams, or of more, by chance.
+const BURST: u64 = 16;
 /// Time without an arrival after which the datagrams on their way count as lost.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Attempts to get the first datagram through.
@@ -177,6 +180,45 @@ async fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<u64, Error> {
     Ok(count)
 }
 
+/// Both ends of a path, and the direction of its load.
+struct Load {
+    near: Near,
+    far: UdpSocket,
+    direction: Direction,
+    buffer: Vec<u8>,
+}
+
+impl Load {
+    /// Sends so many datagrams. Returns how many have arrived, and how many were lost.
+    async fn run(&mut self, datagrams: u64) -> Result<(u64, u64), Error> {
+        let payload = [7; PAYLOAD];
+        let (mut sent, mut arrived, mut lost) = (0, 0, 0);
+        while arrived + lost < datagrams {
+            let burst = (WINDOW - (sent - arrived - lost)).min(datagrams - sent);
+            if burst >= BURST || sent == arrived + lost {
+                for _ in 0..burst {
+                    match self.direction {
+                        Direction::Up => self.near.send(&payload).await?,
+                        Direction::Down => drop(self.far.send(&payload).await?),
+                    }
+                }
+                sent += burst;
+            }
+            let receiving = async {
+                match self.direction {
+                    Direction::Up => receive(&self.far, &mut self.buffer).await,
+                    Direction::Down => self.near.receive(&mut self.buffer).await,
+                }
+            };
+            match tokio::time::timeout(PATIENCE, receiving).await {
+                Ok(count) => arrived += count?,
+                Err(_) => lost = sent - arrived,
+            }
+        }
+        Ok((arrived, lost))
+    }
+}
+
 /// Carries so many datagrams and prints how it went.
 async fn carry(mut near: Near, target: SocketAddr, direction: Direction, datagrams: u64) -> Result<(), Error> {
     let far = UdpSocket::bind(target).await?;
@@ -194,28 +236,14 @@ async fn carry(mut near: Near, target: SocketAddr, direction: Direction, datagra
     far.connect(from.ok_or("no datagram reaches the target")?).await?;
     // What was sent before the path was known does not count.
     while tokio::time::timeout(PATIENCE, receive(&far, &mut buffer)).await.is_ok() {}
-    let payload = [7; PAYLOAD];
-    let (mut sent, mut arrived, mut lost) = (0, 0, 0);
-    let begun = Instant::now();
-    while arrived + lost < datagrams {
-        while sent < datagrams && sent - arrived - lost < WINDOW {
-            match direction {
-                Direction::Up => near.send(&payload).await?,
-                Direction::Down => drop(far.send(&payload).await?),
-            }
-            sent += 1;
-        }
-        let receiving = async {
-            match direction {
-                Direction::Up => receive(&far, &mut buffer).await,
-                Direction::Down => near.receive(&mut buffer).await,
-            }
-        };
-        match tokio::time::timeout(PATIENCE, receiving).await {
-            Ok(count) => arrived += count?,
-            Err(_) => lost = sent - arrived,
-        }
+    let mut load = Load { near, far, direction, buffer };
+    // The proxy, too, has to find the MTU of its path: until then it has room for a few payloads only.
+    let mut attempts = 0..ATTEMPTS;
+    while load.run(WINDOW).await?.1 > 0 {
+        attempts.next().ok_or("datagrams are lost whenever they are sent")?;
     }
+    let begun = Instant::now();
+    let (arrived, lost) = load.run(datagrams).await?;
     println!("{arrived} {lost} {}", begun.elapsed().as_secs_f64());
     Ok(())
 }
