@@ -2,14 +2,13 @@
 
 use std::{
     ffi::OsString,
-    fs,
     io::IsTerminal,
-    process::{ExitCode, ExitStatus},
+    process::ExitCode,
     time::{Duration, Instant},
 };
 
 use clap::Parser;
-use emu::network::{self, CLIENT, Namespace, Network, NetworkConfig, NetworkError, Privilege, Running, SERVER};
+use emu::network::{self, CLIENT, Namespace, Network, NetworkConfig, NetworkError, Output, Privilege, Running, SERVER};
 use lab::scenario::{Scenario, load};
 use units::Seed;
 
@@ -122,7 +121,7 @@ pub(crate) fn run(args: &ShellArgs) -> Result<ExitCode, Failure> {
         let code = loop {
             if let Some(ended) = client.try_wait() {
                 break ended
-                    .map(code)
+                    .map(|ended| ended.code())
                     .map_err(|error| Failure::new(format_args!("cannot wait for COMMAND: {error}")))?;
             }
             tokio::select! {
@@ -149,11 +148,6 @@ pub(crate) fn supervise(args: &SuperviseArgs) -> Result<ExitCode, Failure> {
     code.map(ExitCode::from).map_err(|error| Failure::new(format_args!("cannot wait for the program: {error}")))
 }
 
-fn code(status: ExitStatus) -> u8 {
-    // The supervisor turns signals into codes; one that was killed itself has none.
-    status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(137)
-}
-
 fn start(program: Vec<OsString>, side: &Namespace, server: bool) -> Result<Running, Failure> {
     let variable = |name: &str, value: std::net::Ipv4Addr| (OsString::from(name), OsString::from(value.to_string()));
     let command = network::Command {
@@ -161,7 +155,7 @@ fn start(program: Vec<OsString>, side: &Namespace, server: bool) -> Result<Runni
         program,
         environment: vec![variable("TIDERACE_SERVER", SERVER), variable("TIDERACE_CLIENT", CLIENT)],
         without_input: server,
-        output_to_error: server,
+        output: if server { Output::Error } else { Output::Inherited },
     };
     command.start(side).map_err(|error| Failure::new(format_args!("cannot start a program behind the path: {error}")))
 }
@@ -173,11 +167,11 @@ fn serve(command: &OsString, network: &Network) -> Result<Running, Failure> {
     let begun = Instant::now();
     loop {
         if let Some(ended) = server.try_wait() {
-            let code = ended.map_or(1, code);
+            let code = ended.map_or(1, |ended| ended.code());
             return Err(Failure::new(format_args!("the server has ended with code {code} before it listened"))
                 .hint("what it said stands above"));
         }
-        if listens(network.server()) {
+        if network.server().listens(None) {
             return Ok(server);
         }
         if begun.elapsed() > LISTENS_WITHIN {
@@ -185,34 +179,5 @@ fn serve(command: &OsString, network: &Network) -> Result<Running, Failure> {
                 .hint("it has to listen on 10.2.0.1 or on all addresses, by TCP or UDP over IPv4"));
         }
         std::thread::sleep(LOOK);
-    }
-}
-
-/// True if anybody listens on this side: by TCP, or by UDP, where every socket does.
-fn listens(side: &Namespace) -> bool {
-    let tables = side.run(|| {
-        let read = |table: &str| fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default();
-        Ok([("tcp", Some("0A")), ("tcp6", Some("0A")), ("udp", None), ("udp6", None)]
-            .map(|(table, state)| has_socket(&read(table), state)))
-    });
-    tables.is_ok_and(|found| found.contains(&true))
-}
-
-/// True if a table of sockets has one in this state, or any.
-fn has_socket(table: &str, state: Option<&str>) -> bool {
-    let mut states = table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(3));
-    states.any(|found| state.is_none_or(|state| state == found))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_socket_that_listens() {
-        let head = "  sl  local_address rem_address   st tx_queue rx_queue\n";
-        let row = |state: &str| format!("{head}   0: 0100007F:1F90 00000000:0000 {state} 00000000:00000000\n");
-        assert!(has_socket(&row("0A"), Some("0A")) && has_socket(&row("07"), None));
-        assert!(!has_socket(&row("01"), Some("0A")) && !has_socket(head, None));
     }
 }

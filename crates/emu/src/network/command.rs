@@ -6,14 +6,21 @@
 
 use std::{
     ffi::OsString,
+    fs::File,
     io,
     os::fd::AsFd,
     process::{self, ExitStatus, Stdio},
-    sync::mpsc,
+    sync::{Arc, Mutex, PoisonError, mpsc},
     thread::{self, JoinHandle},
+    time,
 };
 
-use super::{Namespace, sys};
+use units::{Duration, Instant};
+
+use super::{Namespace, now, sys};
+
+/// Time that a supervisor has to end its processes, before it is killed with them.
+const STOPS_WITHIN: time::Duration = time::Duration::from_secs(2);
 
 /// A program to be run on one side of a network.
 #[derive(Clone, Debug)]
@@ -26,17 +33,49 @@ pub struct Command {
     pub environment: Vec<(OsString, OsString)>,
     /// Has no standard input, which belongs to another program.
     pub without_input: bool,
-    /// Send output to standard error.
-    pub output_to_error: bool,
+    /// Destination of its output.
+    pub output: Output,
+}
+
+/// Destination of a program's output.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// That of this process: standard output and standard error.
+    Inherited,
+    /// Standard error of this process for both.
+    Error,
+    /// A file for both.
+    File(Arc<File>),
 }
 
 /// A program that runs. Killed, with all it has started, when dropped.
 #[derive(Debug)]
 pub struct Running {
     supervisor: u32,
-    ended: mpsc::Receiver<io::Result<ExitStatus>>,
+    started: Instant,
+    ended: mpsc::Receiver<io::Result<Ended>>,
     thread: Option<JoinHandle<()>>,
-    kill: mpsc::Sender<()>,
+    alive: Arc<Mutex<bool>>,
+}
+
+/// End of a program.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// Status of the supervisor, which ends as the program does.
+    pub status: ExitStatus,
+    /// Time of the end, by the clock of [`now`].
+    pub at: Instant,
+    /// CPU time of the program, of everything that it had started, and of the supervisor. A tree that had to be killed with its supervisor
+    /// counts without the processes that ran then.
+    pub cpu: Duration,
+}
+
+impl Ended {
+    /// Exit code as shells give it: 128 and the number of the signal for a program that one has killed.
+    pub fn code(&self) -> u8 {
+        // The supervisor turns signals into codes; one that was killed itself has none.
+        self.status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(137)
+    }
 }
 
 impl Command {
@@ -49,46 +88,48 @@ impl Command {
         let namespace = namespace.clone();
         let (started, has_started) = mpsc::channel();
         let (ended, has_ended) = mpsc::channel();
-        let (kill, killed) = mpsc::channel::<()>();
+        let alive = Arc::new(Mutex::new(true));
+        let is_alive = Arc::clone(&alive);
         // The supervisor dies with this thread, so the thread lasts as long as the supervisor.
         let work = move || {
-            let child =
-                sys::enter(namespace.file().as_fd()).and_then(|()| sys::unshare(libc::CLONE_NEWPID)).and_then(|()| {
-                    let mut command = process::Command::new(executable);
-                    command.args(&self.supervisor).args(&self.program).envs(self.environment);
-                    if self.without_input {
-                        command.stdin(Stdio::null());
-                    }
-                    if self.output_to_error {
-                        command.stdout(Stdio::from(io::stderr().as_fd().try_clone_to_owned()?));
-                    }
-                    sys::die_with_this_thread(&mut command);
-                    command.spawn()
-                });
-            let mut child = match child {
-                Ok(child) => child,
+            let child = sys::enter(namespace.file().as_fd())
+                .and_then(|()| sys::unshare(libc::CLONE_NEWPID))
+                .and_then(|()| self.spawn(executable));
+            let child = match child {
+                Ok(child) => child.id(),
                 Err(error) => return drop(started.send(Err(error))),
             };
-            let _ = started.send(Ok(child.id()));
-            let status = loop {
-                match child.try_wait() {
-                    Ok(None) => {}
-                    Ok(Some(status)) => break Ok(status),
-                    Err(error) => break Err(error),
-                }
-                match killed.recv_timeout(std::time::Duration::from_millis(5)) {
-                    Err(mpsc::RecvTimeoutError::Timeout) => {}
-                    _ => {
-                        let _ = child.kill();
-                        break child.wait();
-                    }
-                }
-            };
-            let _ = ended.send(status);
+            let _ = started.send(Ok((child, now())));
+            let waited = sys::wait_for_end(child);
+            let at = now();
+            // Nobody may signal a number that belongs to no process of ours.
+            *is_alive.lock().unwrap_or_else(PoisonError::into_inner) = false;
+            let reaped = waited.and_then(|()| sys::reap(child));
+            let _ = ended.send(reaped.map(|(status, cpu)| Ended { status, at, cpu }));
         };
         let thread = thread::Builder::new().name("command".to_owned()).spawn(work)?;
-        let supervisor = has_started.recv().map_err(|_| io::Error::other("a thread has panicked"))??;
-        Ok(Running { supervisor, ended: has_ended, thread: Some(thread), kill })
+        let (supervisor, started) = has_started.recv().map_err(|_| io::Error::other("a thread has panicked"))??;
+        Ok(Running { supervisor, started, ended: has_ended, thread: Some(thread), alive })
+    }
+
+    /// Starts the supervisor in the namespaces of the calling thread.
+    fn spawn(self, executable: std::path::PathBuf) -> io::Result<process::Child> {
+        let mut command = process::Command::new(executable);
+        command.args(&self.supervisor).args(&self.program).envs(self.environment);
+        if self.without_input {
+            command.stdin(Stdio::null());
+        }
+        match &self.output {
+            Output::Inherited => {}
+            Output::Error => {
+                command.stdout(Stdio::from(io::stderr().as_fd().try_clone_to_owned()?));
+            }
+            Output::File(file) => {
+                command.stdout(Stdio::from(file.try_clone()?)).stderr(Stdio::from(file.try_clone()?));
+            }
+        }
+        sys::die_with_this_thread(&mut command);
+        command.spawn()
     }
 }
 
@@ -98,23 +139,51 @@ impl Running {
         self.supervisor
     }
 
+    /// Time of the start, by the clock of [`now`].
+    pub const fn started(&self) -> Instant {
+        self.started
+    }
+
     /// Waits until the program has ended.
     ///
     /// # Errors
     /// When the system does not return it.
-    pub fn wait(&self) -> io::Result<ExitStatus> {
+    pub fn wait(&self) -> io::Result<Ended> {
         self.ended.recv().map_err(|_| io::Error::other("a thread has panicked"))?
     }
 
-    /// Status of the program, once it has ended.
-    pub fn try_wait(&self) -> Option<io::Result<ExitStatus>> {
+    /// End of the program, once it has ended.
+    pub fn try_wait(&self) -> Option<io::Result<Ended>> {
         self.ended.try_recv().ok()
+    }
+
+    /// Ends the program with everything that it has started.
+    ///
+    /// # Errors
+    /// When the system does not return its end, or [`Self::try_wait`] had returned it before.
+    pub fn stop(self) -> io::Result<Ended> {
+        self.signal(libc::SIGTERM);
+        match self.ended.recv_timeout(STOPS_WITHIN) {
+            Ok(ended) => ended,
+            Err(_) => {
+                self.signal(libc::SIGKILL);
+                self.wait()
+            }
+        }
+    }
+
+    /// Sends the supervisor a signal, if it has not ended.
+    fn signal(&self, signal: libc::c_int) {
+        let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        if *alive {
+            sys::signal(self.supervisor, signal);
+        }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.kill.send(());
+        self.signal(libc::SIGKILL);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -122,12 +191,14 @@ impl Drop for Running {
 }
 
 /// The supervisor: runs a program as the first process of its process namespace and ends as it ends, with 128 and the number of the
-/// signal that killed it, or with 127 when it cannot be started.
+/// signal that killed it, or with 127 when it cannot be started. Before it ends, or when SIGTERM arrives, it kills all other processes of
+/// its namespace, and waits for them, so that their CPU time is part of its own.
 ///
 /// # Errors
 /// When the system does not let it wait.
 pub fn supervise(program: &[OsString]) -> io::Result<u8> {
     let Some((name, arguments)) = program.split_first() else { return Ok(127) };
+    sys::kill_namespace_at_sigterm()?;
     let child = match process::Command::new(name).args(arguments).spawn() {
         Ok(child) => i32::try_from(child.id()).unwrap_or(-1),
         Err(error) => {
@@ -136,10 +207,12 @@ pub fn supervise(program: &[OsString]) -> io::Result<u8> {
         }
     };
     // Orphans come to the first process of a namespace as well.
+    let mut result = 127;
     while let Some((ended, code)) = sys::wait_for_any()? {
         if ended == child {
-            return Ok(code);
+            result = code;
+            sys::kill_namespace();
         }
     }
-    Ok(127)
+    Ok(result)
 }

@@ -13,7 +13,7 @@ pub struct CpuTime {
     pub used: f64,
     /// Seconds that a host took away from this virtual machine.
     pub stolen: f64,
-    /// Seconds that this process used, kernel included.
+    /// Seconds that this process used, kernel included, and the programs that it had started and that have ended.
     pub own: f64,
 }
 
@@ -41,9 +41,10 @@ impl CpuTime {
         let stolen = column(7);
         let used: u64 = [0, 1, 2, 5, 6].map(column).iter().sum();
         let total = used + stolen + column(3) + column(4);
-        // The name in parentheses may have spaces in it. From behind it: state is 0, user time 11, system time 12.
+        // The name in parentheses may have spaces in it. From behind it: state is 0, user time 11, system time 12; 13 and 14 are
+        // those of children that have ended.
         let fields: Vec<&str> = own.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let own: u64 = [11, 12].iter().filter_map(|&index| fields.get(index)?.parse::<u64>().ok()).sum();
+        let own: u64 = [11, 12, 13, 14].iter().filter_map(|&index| fields.get(index)?.parse::<u64>().ok()).sum();
         Self { total: seconds(total), used: seconds(used), stolen: seconds(stolen), own: seconds(own) }
     }
 
@@ -67,7 +68,7 @@ pub struct Load {
     pub foreign: f64,
     /// Share that a host took away from this virtual machine, from 0 to 1.
     pub stolen: f64,
-    /// Seconds that this process used.
+    /// Seconds that this process used, and the programs that it had started and that have ended.
     pub own_seconds: f64,
 }
 
@@ -82,7 +83,7 @@ mod tests {
 
     #[test]
     fn shares_are_of_the_whole_machine() {
-        let own = |ticks: u32| format!("7 (a b) c) R 1 2 3 4 5 6 7 8 9 10 {ticks} 5 0 0 20");
+        let own = |ticks: u32| format!("7 (a b) c) R 1 2 3 4 5 6 7 8 9 10 {ticks} 2 2 1 20");
         let before = CpuTime::read("cpu  100 0 100 700 50 0 0 50 9 9\ncpu0 1", &own(10), 100);
         let after = CpuTime::read("cpu  200 0 150 730 50 0 0 70 9 9\ncpu0 1", &own(110), 100);
         assert!((before.total - 10.0).abs() < 1e-9 && (before.own - 0.15).abs() < 1e-9, "{before:?}");

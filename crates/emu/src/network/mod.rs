@@ -36,7 +36,7 @@ use std::{
 use netem::{DropReason, Histogram, Link, LinkConfig, LinkCounters, NatConfig};
 use units::{DataSize, Duration, Seed, duration_text};
 
-pub use command::{Command, Running, supervise};
+pub use command::{Command, Ended, Output, Running, supervise};
 pub use load::{CpuTime, Load, thread_cpu};
 pub use port::{Buffer, Port, Waiter, address, now};
 pub use privilege::Privilege;

@@ -87,6 +87,16 @@ impl Namespace {
         })
     }
 
+    /// True if anybody listens on this side, on this port or any: by TCP, or by UDP, where every socket does.
+    pub fn listens(&self, port: Option<u16>) -> bool {
+        let tables = self.run(|| {
+            let read = |table: &str| fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default();
+            Ok([("tcp", Some("0A")), ("tcp6", Some("0A")), ("udp", None), ("udp6", None)]
+                .map(|(table, state)| has_socket(&read(table), state, port)))
+        });
+        tables.is_ok_and(|found| found.contains(&true))
+    }
+
     /// Reads what its devices have dropped because the emulator, or the kernel behind it, was too slow.
     pub(super) fn drops(&self) -> io::Result<DeviceDrops> {
         let text = self.run(|| fs::read_to_string("/proc/thread-self/net/dev"))?;
@@ -103,9 +113,28 @@ fn read_drops(text: &str) -> u64 {
     [3, 11].iter().filter_map(|&column| columns.get(column)).sum()
 }
 
+/// True if a table of sockets has one in this state, or any, with this local port, or any.
+fn has_socket(table: &str, state: Option<&str>, port: Option<u16>) -> bool {
+    let mut rows = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    rows.any(|row| {
+        let (Some(local), Some(found)) = (row.get(1), row.get(3)) else { return false };
+        let own = local.rsplit(':').next().and_then(|port| u16::from_str_radix(port, 16).ok());
+        state.is_none_or(|state| state == *found) && port.is_none_or(|port| own == Some(port))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_socket_that_listens() {
+        let head = "  sl  local_address rem_address   st tx_queue rx_queue\n";
+        let row = |state: &str| format!("{head}   0: 0100007F:1F90 00000000:0000 {state} 00000000:00000000\n");
+        assert!(has_socket(&row("0A"), Some("0A"), None) && has_socket(&row("07"), None, None));
+        assert!(has_socket(&row("0A"), Some("0A"), Some(8080)) && !has_socket(&row("0A"), Some("0A"), Some(8081)));
+        assert!(!has_socket(&row("01"), Some("0A"), None) && !has_socket(head, None, None));
+    }
 
     #[test]
     fn drops_of_both_directions_count() {

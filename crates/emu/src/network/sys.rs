@@ -6,12 +6,13 @@ use std::{
     io,
     os::{
         fd::{AsRawFd, BorrowedFd},
-        unix::process::CommandExt,
+        unix::process::{CommandExt, ExitStatusExt},
     },
-    process::Command,
+    process::{Command, ExitStatus},
 };
 
 use libc::{c_int, c_void};
+use units::Duration;
 
 fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -58,6 +59,67 @@ pub(super) fn wait_for_any() -> io::Result<Option<(i32, u8)>> {
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Waits until a child has ended, and leaves its status and its number for [`reap`].
+pub(super) fn wait_for_end(child: u32) -> io::Result<()> {
+    loop {
+        // SAFETY: all zeros is a valid `siginfo_t`, and it is valid for writes during the call.
+        let mut info: libc::siginfo_t = unsafe { core::mem::zeroed() };
+        // SAFETY: as above.
+        let waited = unsafe { libc::waitid(libc::P_PID, child, &raw mut info, libc::WEXITED | libc::WNOWAIT) };
+        match check(waited) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            waited => return waited.map(drop),
+        }
+    }
+}
+
+/// Status of a child that has ended, and the CPU time of it and of everything that it has waited for.
+pub(super) fn reap(child: u32) -> io::Result<(ExitStatus, Duration)> {
+    let child = c_int::try_from(child).map_err(io::Error::other)?;
+    let mut status = 0;
+    // SAFETY: all zeros is a valid `rusage`.
+    let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
+    // SAFETY: `status` and `usage` are valid for writes during the call.
+    check(unsafe { libc::wait4(child, &raw mut status, 0, &raw mut usage) })?;
+    let micros = |time: libc::timeval| {
+        u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_usec).unwrap_or(0)
+    };
+    let cpu = Duration::from_micros(micros(usage.ru_utime) + micros(usage.ru_stime));
+    Ok((ExitStatus::from_raw(status), cpu))
+}
+
+/// Sends a child that has not been waited for a signal.
+pub(super) fn signal(child: u32, signal: c_int) {
+    if let Ok(child) = c_int::try_from(child) {
+        // SAFETY: no pointers.
+        unsafe { libc::kill(child, signal) };
+    }
+}
+
+/// Kills all other processes of the process namespace of which this is the first process. In any other process it does nothing: there, the
+/// same call would reach all processes of the user.
+pub(super) fn kill_namespace() {
+    // SAFETY: no pointers, and both calls are async-signal-safe.
+    unsafe {
+        if libc::getpid() == 1 {
+            libc::kill(-1, libc::SIGKILL);
+        }
+    }
+}
+
+extern "C" fn at_sigterm(_signal: c_int) {
+    kill_namespace();
+}
+
+/// Has SIGTERM call [`kill_namespace`]. Programs that are started keep the default action.
+pub(super) fn kill_namespace_at_sigterm() -> io::Result<()> {
+    // SAFETY: all zeros is a valid `sigaction`: no flags, an empty mask.
+    let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+    action.sa_sigaction = at_sigterm as extern "C" fn(c_int) as libc::sighandler_t;
+    // SAFETY: `action` is valid for reads during the call, and its function only makes calls that are async-signal-safe.
+    check(unsafe { libc::sigaction(libc::SIGTERM, &raw const action, core::ptr::null_mut()) }).map(drop)
 }
 
 /// CPU time of the calling thread, in nanoseconds.
