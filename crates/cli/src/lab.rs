@@ -9,6 +9,8 @@ mod list;
 mod live;
 mod metadata;
 mod new;
+#[cfg(target_os = "linux")]
+mod outside;
 mod play;
 mod real_time;
 mod sample;
@@ -100,7 +102,8 @@ enum Command {
 /// 1.3 and HTTP/2 (kernel-cubic and kernel-bbr, unless --cc or the scenario name others; kernel-reno; settings follow in the name:
 /// kernel-cubic:http1:6 has six connections with HTTP/1.1; :fast-open, :tls1.2, :x25519, :mptcp and :buffer=SIZE are others). All meet the path of
 /// the scenario on an emulated network, as in `tiderace lab shell`, as root or in a user namespace. A figure that a contender cannot
-/// report is a dash. A run is discarded if packets were late or lost on this machine, or if other programs used much of the CPU.
+/// report is a dash. --server and --client, or `[[contenders.commands]]` of a scenario with the workload flows or bulk, add servers and clients of
+/// any kind: of these a run has completion times, exit codes, CPU time, and the bytes of the path. A run is discarded if packets were late or lost on this machine, or if other programs used much of the CPU.
 ///
 /// Exit code 0: the report may be used. 1: a run or the self-test failed; the report names it. 2: the scenario or an option is wrong, and
 /// nothing was written.
@@ -113,6 +116,8 @@ enum Command {
   tiderace lab run mobile --seeds 1 --qlog logs --qlog-format 0.3 --pcapng
   tiderace lab run okru-mobile --real-time --seeds 6 --duration 20s --screen
   tiderace lab run mobile --real-time --cc cubic,kernel-cubic,kernel-reno
+  tiderace lab run ./fetch.toml --real-time --server 'python3 -m http.server {port} -d {directory}' \\
+      --client 'curl -so /dev/null http://{server}:{port}/{file}'
   tiderace lab run ./my-path.toml --seeds 30 --json > report.json")]
 struct RunArgs {
     /// Preset (see `tiderace lab list`) or scenario file
@@ -152,6 +157,15 @@ struct RunArgs {
     #[cfg(target_os = "linux")]
     #[arg(long, requires = "real_time")]
     accept_busy: bool,
+    /// In real time: one more contender, named `command`. Run this with `sh -c` as its server; {server}, {port}, {bytes} and other placeholders
+    /// are filled in (docs/lab.md)
+    #[cfg(target_os = "linux")]
+    #[arg(long, value_name = "COMMAND", requires = "real_time", requires = "client")]
+    server: Option<String>,
+    /// In real time: the client of that contender, one for each connection; measured until it ends with exit code 0
+    #[cfg(target_os = "linux")]
+    #[arg(long, value_name = "COMMAND", requires = "real_time", requires = "server")]
+    client: Option<String>,
     /// In real time: show goodput, RTT, window, losses and state of the contender that runs on a screen of its own; the last line has the
     /// keys. Without a terminal, or with --json, lines every 5 s
     #[cfg(target_os = "linux")]
@@ -269,7 +283,11 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 fn run_scenario(args: &RunArgs) -> Result<ExitCode, Failure> {
-    let scenario = args.settings.overrides(args.seeds, args.seed).apply(load(&args.scenario)?)?;
+    #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "commands are for Linux"))]
+    let (mut scenario, mut overrides) = (load(&args.scenario)?, args.settings.overrides(args.seeds, args.seed));
+    #[cfg(target_os = "linux")]
+    live::select_commands(args, &mut scenario, &mut overrides);
+    let scenario = overrides.apply(scenario)?;
     #[cfg(target_os = "linux")]
     let scenario = {
         let mut scenario = scenario;

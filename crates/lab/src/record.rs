@@ -111,12 +111,36 @@ pub struct RealTime {
     pub cpu: [f64; 2],
     /// CPU seconds of the emulator, in which the receiving kernel's part of TCP and UDP runs.
     pub cpu_emulator: f64,
+    /// Clients of a contender that is a command; nothing else is known of such a run. `None` for other contenders.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commands: Option<Commands>,
+}
+
+/// Clients of a contender that is a command.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Commands {
+    /// For each client, seconds from its start to its end with exit code 0; `None` for one that did not end so.
+    pub completion: Vec<Option<f64>>,
+    /// For each client, its exit code; `None` for one that the end of the run ended.
+    pub exit_codes: Vec<Option<u8>>,
+    /// Bytes of IP packets that the links from and to the clients were offered in the whole run: up, down.
+    pub link_bytes: [u64; 2],
 }
 
 impl RealTime {
     /// CPU seconds of both ends and the emulator together.
     pub(crate) fn cpu_of_all(&self) -> f64 {
         self.cpu.iter().sum::<f64>() + self.cpu_emulator
+    }
+}
+
+impl Record {
+    /// Connections that broke off or were never established. Of commands nobody knows.
+    pub(crate) fn connections_lost(&self) -> usize {
+        if self.real_time.as_ref().is_some_and(|machine| machine.commands.is_some()) {
+            return 0;
+        }
+        self.connections.iter().filter(|one| one.closed.is_some() || one.handshake.is_none()).count()
     }
 }
 

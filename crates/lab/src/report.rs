@@ -213,8 +213,6 @@ fn column(name: &str, version: &str, runs: &[&Record]) -> Column {
     let valid: Vec<&Record> = runs.iter().copied().filter(|record| record.outcome == RunOutcome::Valid).collect();
     let hashes: Vec<&str> = runs.iter().map(|record| record.trace.hash.as_str()).collect();
     let connections = || valid.iter().flat_map(|record| &record.connections);
-    let lost =
-        |connection: &&crate::record::ConnectionRecord| connection.closed.is_some() || connection.handshake.is_none();
     let figures = Figure::all()
         .filter(|figure| figure.declaration().always || valid.iter().any(|record| record.figures.contains_key(figure)));
     Column {
@@ -223,7 +221,7 @@ fn column(name: &str, version: &str, runs: &[&Record]) -> Column {
         runs: valid.len(),
         trace_hash: format!("{:016x}", crate::digest::fnv1a(hashes.join("\n").as_bytes())),
         packets: runs.iter().map(|record| record.trace.packets).sum(),
-        connections_lost: connections().filter(lost).count(),
+        connections_lost: valid.iter().map(|record| record.connections_lost()).sum(),
         connections: connections().count(),
         figures: figures.map(|figure| cell(figure, &valid)).collect(),
     }

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::OnceLock};
 use crate::{
     contender::{BuildError, Contender, Factor, Identity, Nodes, RunSpec},
     rivals::Rivals,
-    scenario::{Fault, Selection, Settings, nearest},
+    scenario::{Fault, Programs, Selection, Settings, nearest},
     settings,
     tiderace::with_setup,
 };
@@ -37,7 +37,7 @@ pub fn absent(selection: &Selection) -> Vec<String> {
     selection.stacks.iter().filter(|name| !has(name)).cloned().collect()
 }
 
-/// The contenders in their order: controllers and profiles, stacks of others, rivals.
+/// The contenders in their order: controllers and profiles, stacks of others, commands, rivals.
 ///
 /// # Errors
 /// When a controller, a field or a rival does not exist, or a value does not fit.
@@ -47,6 +47,7 @@ pub fn contenders(selection: &Selection) -> Result<Vec<Box<dyn Contender>>, Faul
     for name in &selection.stacks {
         contenders.push(other(name)?);
     }
+    contenders.extend(selection.commands.iter().map(|programs| Box::new(Commanded(programs.clone())) as _));
     for (index, [first, second]) in selection.rivals.iter().enumerate() {
         let rival = |name: &str| rival(selection, name, &format!("contenders.rivals.{index}"));
         contenders.push(Box::new(Rivals::new(rival(first)?, rival(second)?)));
@@ -114,6 +115,29 @@ impl Contender for Absent {
 
     fn build(&self, _spec: &RunSpec<'_>) -> Result<Nodes, BuildError> {
         Err(BuildError(format!("this program does not have the stack `{}`", self.0)))
+    }
+}
+
+/// A server and a client that are commands: `live` runs them.
+struct Commanded(Programs);
+
+impl Contender for Commanded {
+    fn identity(&self) -> Identity {
+        let Programs { name, server, client, port } = &self.0;
+        let parameters = [("server", server.clone()), ("client", client.clone()), ("port", port.to_string())];
+        Identity {
+            name: name.clone(),
+            version: "commands".to_owned(),
+            parameters: parameters.map(|(name, value)| (name.to_owned(), value)).into(),
+        }
+    }
+
+    fn factors(&self) -> Vec<Factor> {
+        Vec::new()
+    }
+
+    fn build(&self, _spec: &RunSpec<'_>) -> Result<Nodes, BuildError> {
+        Err(BuildError(format!("`{}` is a command, and runs in real time only", self.0.name)))
     }
 }
 

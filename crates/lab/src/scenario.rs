@@ -31,6 +31,7 @@ mod check;
 mod factors;
 mod overrides;
 mod presets;
+mod programs;
 mod read;
 mod schema;
 mod sessions;
@@ -50,6 +51,7 @@ pub use check::Fault;
 pub use factors::{CELL, Levels, Point, SHORTHANDS};
 pub use overrides::{Overrides, QueueSize};
 pub use presets::{PRESETS, Preset};
+pub use programs::{PLACEHOLDERS, Programs, fill};
 pub use read::{ScenarioError, load, parse};
 pub use schema::schema;
 pub use sessions::{FeedTraffic, PageTraffic, VideoTraffic};
@@ -235,6 +237,9 @@ pub struct Selection {
     /// Stacks of others with their controllers, such as `quinn-cubic`: see [`crate::roster`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stacks: Vec<String>,
+    /// Servers and clients of any kind, each a command: in real time only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub commands: Vec<Programs>,
     /// Pairs of the above that share the path, connection by connection in turn: see [`crate::rivals`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rivals: Vec<[String; 2]>,
@@ -265,6 +270,8 @@ struct SelectionTable {
     #[serde(default)]
     stacks: Vec<String>,
     #[serde(default)]
+    commands: Vec<Programs>,
+    #[serde(default)]
     rivals: Vec<[String; 2]>,
     beside: Option<String>,
     #[serde(default)]
@@ -273,11 +280,12 @@ struct SelectionTable {
 
 impl From<SelectionTable> for Selection {
     fn from(table: SelectionTable) -> Self {
-        let SelectionTable { congestion, ack, tunnel, profiles, settings, stacks, rivals, beside, judged } = table;
-        let named = !profiles.is_empty() || !stacks.is_empty() || !rivals.is_empty();
+        let SelectionTable { congestion, ack, tunnel, profiles, settings, stacks, commands, rivals, beside, judged } =
+            table;
+        let named = !profiles.is_empty() || !stacks.is_empty() || !commands.is_empty() || !rivals.is_empty();
         let usual = || if named { Vec::new() } else { both() };
         let congestion = congestion.unwrap_or_else(usual);
-        Self { congestion, ack, tunnel, profiles, settings, stacks, rivals, beside, judged }
+        Self { congestion, ack, tunnel, profiles, settings, stacks, commands, rivals, beside, judged }
     }
 }
 
@@ -290,6 +298,7 @@ impl Default for Selection {
             profiles: Vec::new(),
             settings: Settings::new(),
             stacks: Vec::new(),
+            commands: Vec::new(),
             rivals: Vec::new(),
             beside: None,
             judged: Vec::new(),

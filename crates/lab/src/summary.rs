@@ -140,8 +140,7 @@ impl Summary {
                 let narrow = |quantile: &Option<f64>| quantile.map_or(f32::INFINITY, |seconds| seconds as f32);
                 let spreads = record.distributions.iter();
                 self.spreads[cell] = spreads.map(|(kind, list)| (*kind, list.iter().map(narrow).collect())).collect();
-                let lost = record.connections.iter().filter(|one| one.closed.is_some() || one.handshake.is_none());
-                self.connections_lost.0 += lost.count();
+                self.connections_lost.0 += record.connections_lost();
                 self.connections_lost.1 += record.connections.len();
             }
         }

@@ -10,7 +10,7 @@ use lab::{
 };
 use units::{Duration, Seed};
 
-use crate::{kernel::Kernel, nodes, watch::Watch};
+use crate::{kernel::Kernel, nodes, programs, watch::Watch};
 
 /// States of the machine that make no run invalid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,13 +49,21 @@ fn pass(
         ..NetworkConfig::new(path.up().clone(), path.down.clone(), seed.child("network", 0))
     };
     let network = Network::start(&config).map_err(|error| error.to_string())?;
-    let ends = match Kernel::named(&contender.identity().name) {
-        Ok(kernel) => kernel.pass(&network, spec, watch)?,
-        Err(_) => nodes::pass(&network, contender, spec, watch)?,
+    let name = contender.identity().name;
+    let (mut commands, mut failure) = (None, None);
+    let ends = if let Some(programs) = spec.scenario.contenders.commands.iter().find(|one| one.name == name) {
+        let outside = programs::pass(&network, programs, spec, watch)?;
+        (commands, failure) = (Some(outside.commands), outside.failure);
+        outside.ends
+    } else if let Ok(kernel) = Kernel::named(&name) {
+        kernel.pass(&network, spec, watch)?
+    } else {
+        nodes::pass(&network, contender, spec, watch)?
     };
     let statistics = network.stop().map_err(|error| error.to_string())?;
     let busy = statistics.busy().filter(|_| !tolerated.busy);
     let doubt = statistics.doubt().or(busy).map(|reason| format!("not to be trusted: {reason}"));
+    let doubt = failure.or(doubt);
     let late = |q| statistics.emulator.lateness.quantile_duration(q).map_or(0.0, |late| late.as_secs_f64());
     let seconds = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64();
     let real_time = RealTime {
@@ -66,6 +74,7 @@ fn pass(
         stolen: statistics.load.stolen,
         cpu: ends.cpu.map(seconds),
         cpu_emulator: seconds(statistics.emulator.emulator_cpu),
+        commands,
     };
     let (link, queueing) = loaded(spec.scenario.traffic.direction, ends.emulator);
     Ok(Passage {

@@ -186,6 +186,8 @@ pub(super) fn start(
     outputs: &Outputs,
 ) -> Result<ExitCode, Failure> {
     present(&scenario)?;
+    #[cfg(target_os = "linux")]
+    super::live::refuse_commands(&scenario)?;
     outputs.possible()?;
     let plan = Plan::new(scenario)?;
     let manifest = manifest(&plan)?;

@@ -40,7 +40,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Starts what the options ask for; `None` if nothing. Starts threads: namespaces that need a process of one thread come first.
+    /// Starts what the options ask for, and listens for Ctrl-C; `None` if nothing is asked for. Starts threads: namespaces that need a process of one thread come first.
     ///
     /// # Errors
     /// When the address of `--prometheus` or the terminal cannot be used.
@@ -50,7 +50,8 @@ impl Figures {
         names: &[String],
         runs: usize,
     ) -> Result<Option<Self>, Failure> {
-        if !args.screen && args.prometheus.is_none() {
+        // Commands have files, which somebody has to remove after Ctrl-C.
+        if !args.screen && args.prometheus.is_none() && scenario.contenders.commands.is_empty() {
             return Ok(None);
         }
         let span = scenario.run.end().as_secs_f64();

@@ -10,13 +10,13 @@ use lab::{
     figure::Figure,
     record::{LAB, REAL_TIME, Record, RunOutcome},
     report::Report,
-    scenario::Scenario,
+    scenario::{Overrides, Programs, Scenario},
     selftest::Check,
 };
-use live::{Agreement, KERNEL, Kernel, Tolerated, Watch, agreements, run_one, run_watched};
+use live::{Agreement, KERNEL, Kernel, Tolerated, Watch, agreements, find_program, run_one, run_watched};
 use units::duration_text;
 
-use super::{RunArgs, contenders, figures::Figures, print, progress, shell, writable};
+use super::{RunArgs, contenders, figures::Figures, outside, print, progress, shell, writable};
 use crate::{
     failure::{Failure, UNSOUND},
     stdout::write_out,
@@ -31,15 +31,43 @@ pub(super) fn split(named: &[String]) -> (Vec<String>, Vec<String>) {
     (own, kernel)
 }
 
+/// Name of the contender of `--server` and `--client`.
+const COMMAND: &str = "command";
+
+/// Adds the contender of `--server` and `--client`, and leaves those commands that `--cc` names, if it names anybody. Their names are taken from
+/// the controllers in `overrides`.
+pub(super) fn select_commands(args: &RunArgs, scenario: &mut Scenario, overrides: &mut Overrides) {
+    let commands = &mut scenario.contenders.commands;
+    let named = &args.settings.cc;
+    overrides.congestion.retain(|name| !commands.iter().any(|one| one.name == *name));
+    if !named.is_empty() {
+        commands.retain(|one| named.contains(&one.name));
+    }
+    if let (Some(server), Some(client)) = (args.server.clone(), args.client.clone()) {
+        commands.push(Programs { name: COMMAND.to_owned(), server, client, port: Programs::PORT });
+    }
+}
+
+/// Refuses commands in virtual time.
+pub(super) fn refuse_commands(scenario: &Scenario) -> Result<(), Failure> {
+    match scenario.contenders.commands.first() {
+        None => Ok(()),
+        Some(one) => Err(Failure::new(format_args!("`{}` is a command, and runs in real time only", one.name)).hint(
+            format_args!("`tiderace lab run {} --real-time` runs it; `--cc` chooses other contenders", scenario.name),
+        )),
+    }
+}
+
 /// Adds the kernel's contenders: the named ones, or in real time the default ones.
 pub(super) fn select(scenario: &mut Scenario, named: &[String], real_time: bool) -> Result<(), Failure> {
-    let (own, kernel) = split(named);
+    let (mut own, kernel) = split(named);
     let selection = &mut scenario.contenders;
+    own.retain(|name| !selection.commands.iter().any(|one| one.name == *name));
+    if !named.is_empty() && own.is_empty() {
+        selection.congestion.clear();
+        selection.profiles.clear();
+    }
     if !kernel.is_empty() {
-        if own.is_empty() {
-            selection.congestion.clear();
-            selection.profiles.clear();
-        }
         selection.stacks.retain(|name| !name.starts_with(KERNEL));
         selection.stacks.extend(kernel);
     }
@@ -52,6 +80,9 @@ pub(super) fn select(scenario: &mut Scenario, named: &[String], real_time: bool)
     if real_time {
         let with = if stacks.is_empty() { String::new() } else { format!(" with {}", stacks.join(", ")) };
         scenario.add_to_title(&format!("in real time{with}"));
+    }
+    if !real_time {
+        refuse_commands(scenario)?;
     }
     let kernel: Vec<&String> = stacks.iter().filter(|name| name.starts_with(KERNEL)).collect();
     if let Some(reason) = kernel.iter().find_map(|name| Kernel::named(name).err()) {
@@ -82,6 +113,7 @@ pub(super) fn run(args: &RunArgs, mut scenario: Scenario) -> Result<ExitCode, Fa
     let all = contenders(&scenario)?;
     let probe = Network::start(&settings)?;
     refuse_missing(&all, &probe)?;
+    refuse_unknown(&scenario)?;
     probe.stop()?;
     writable(&args.out, "--out")?;
     let span = scenario.run.end().as_secs_f64();
@@ -138,7 +170,7 @@ pub(super) fn run(args: &RunArgs, mut scenario: Scenario) -> Result<ExitCode, Fa
     (report.self_test, report.records) = (checks(&records, args.accept_busy), path);
     print(&report, args.shown, args.json)?;
     if !args.json {
-        write_out(&(costs(&report, &records) + &agreement(&compared)))?;
+        write_out(&(costs(&report, &records) + &outside::table(&records) + &agreement(&compared)))?;
     }
     Ok(if report.is_sound() && !is_partial { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
 }
@@ -154,6 +186,19 @@ fn refuse_missing(all: &[Box<dyn Contender>], network: &Network) -> Result<(), F
             let message = format!("`{name}`: this kernel has no `{controller}` loaded, only {}", known.join(", "));
             return Err(Failure::new(message)
                 .hint(format_args!("`modprobe tcp_{controller}` as root loads it; `--cc` chooses other contenders")));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a command whose program does not exist.
+fn refuse_unknown(scenario: &Scenario) -> Result<(), Failure> {
+    for one in &scenario.contenders.commands {
+        for (role, command) in [("server", &one.server), ("client", &one.client)] {
+            find_program(command).map_err(|word| {
+                Failure::new(format_args!("the {role} of `{}`: there is no program `{word}`", one.name))
+                    .hint("install it, or write its path; commands run with `sh -c` in the directory of this one")
+            })?;
         }
     }
     Ok(())

@@ -71,6 +71,7 @@ impl Scenario {
                 .hint("add for example `rate = \"20 Mbit/s\"` and `queue = \"125 kB\"`"));
         }
         self.check_run()?;
+        self.check_programs()?;
         self.thresholds.iter().enumerate().try_for_each(|(index, threshold)| threshold.check(index))
     }
 
@@ -95,7 +96,8 @@ impl Scenario {
             return Err(fault("run.seed", "the seeds after it would not fit into 64 bits"));
         }
         let congestion = &self.contenders.congestion;
-        let others = self.contenders.stacks.len() + self.contenders.rivals.len();
+        let selection = &self.contenders;
+        let others = selection.stacks.len() + selection.commands.len() + selection.rivals.len();
         if congestion.is_empty() && self.contenders.profiles.is_empty() && others == 0 {
             return Err(fault("contenders.congestion", "nobody is compared").hint("name at least one controller"));
         }

@@ -49,6 +49,7 @@ mod tests {
         assert_eq!(names(&schema, "/$defs/policer/properties"), fields::<netem::Policer>());
         assert_eq!(names(&schema, "/$defs/threshold/properties"), fields::<Threshold>());
         assert_eq!(names(&schema, "/$defs/contenders/properties"), fields::<crate::scenario::Selection>());
+        assert_eq!(names(&schema, "/$defs/programs/properties"), fields::<crate::scenario::Programs>());
     }
 
     /// A small reading of the schema: the names of tables below one another.
