@@ -165,6 +165,8 @@ pub struct Measured {
     pub stream_bytes_resent: Option<u64>,
     /// Packets sent by the sender of the data.
     pub packets_sent: Option<u64>,
+    /// Packets that both ends of a connection of TCP have sent again since its beginning: in set-up, and after it. `None` for other stacks.
+    pub resent: Option<[u64; 2]>,
     /// Losses found by the sender of the data, and by the other end.
     pub losses: [Losses; 2],
     /// Bytes of memory that the sender of the data holds at the end.

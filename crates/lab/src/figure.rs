@@ -156,6 +156,12 @@ pub enum Figure {
     SmoothedRtt,
     /// The sender's delivery rate, in real time.
     DeliveryRate,
+    /// Connections of TCP that sent a packet again, in real time.
+    Resent,
+    /// Connections that did so in set-up.
+    ResentSetup,
+    /// Connections that did so after it.
+    ResentAfter,
 }
 
 /// Unit of a figure. Values are kept in the base unit and scaled for people when printed.

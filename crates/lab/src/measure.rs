@@ -202,6 +202,21 @@ pub(crate) fn in_real_time(
     ]
 }
 
+/// Connections of TCP that sent packets again: at all, in set-up, after it.
+pub(crate) fn connections_with_resent(connections: &[Measured]) -> Vec<(Figure, Reading)> {
+    let all: Option<Vec<[u64; 2]>> = connections.iter().map(|connection| connection.resent).collect();
+    let Some(all) = all else { return Vec::new() };
+    let of_all = |has: fn(&[u64; 2]) -> bool| {
+        let count = all.iter().filter(|resent| has(resent)).count();
+        Reading::from_option(share(count as u64, all.len() as u64), Provenance::Measured)
+    };
+    vec![
+        (Figure::Resent, of_all(|[setup, after]| setup + after > 0)),
+        (Figure::ResentSetup, of_all(|[setup, _]| *setup > 0)),
+        (Figure::ResentAfter, of_all(|[_, after]| *after > 0)),
+    ]
+}
+
 /// Connections of which a link dropped a packet before and after their handshake was complete: when they began, and what their
 /// flow lost in the whole run.
 pub(crate) fn connections_with_loss(
@@ -389,6 +404,18 @@ fn percentile_of_all(ascending: &[Duration], never: usize, q: f64) -> Reading {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_that_sent_again_count_once() {
+        let of = |resent| Measured { resent, ..Measured::default() };
+        let all = [[0, 0], [1, 3], [0, 2], [2, 0]].map(|resent| of(Some(resent)));
+        let values = |all: &[Measured]| -> Vec<_> {
+            connections_with_resent(all).into_iter().map(|(figure, reading)| (figure, reading.value)).collect()
+        };
+        let expected = [(Figure::Resent, 0.75), (Figure::ResentSetup, 0.5), (Figure::ResentAfter, 0.5)];
+        assert_eq!(values(&all), expected.map(|(figure, value)| (figure, Some(value))));
+        assert!(values(&[of(Some([1, 0])), of(None)]).is_empty());
+    }
     use crate::{contender::DatagramsMeasured, record::RealTime};
 
     fn millis(range: impl Iterator<Item = u64>) -> Option<Vec<Duration>> {

@@ -16,7 +16,7 @@ use crate::{
     contender::{ConnectionSpec, Contender, Factor, Measured, RunSpec},
     figure::Figure,
     matrix::Cell,
-    measure::{LinkWindow, connections_with_loss, figures, harm, in_real_time},
+    measure::{LinkWindow, connections_with_loss, connections_with_resent, figures, harm, in_real_time},
     qlog::{Logs, QlogDir},
     reading::{Provenance, Reading},
     record::{ConnectionRecord, RECORD_SCHEMA, RealTime, Record, RunOutcome, TraceSummary},
@@ -128,6 +128,7 @@ pub fn run_in_real_time(
         record.link = passage.link;
         record.virtual_seconds = scenario.run.end().as_secs_f64();
         record.figures = figures(&measured, &record.link, &passage.queueing, span, scenario.traffic.video().segment);
+        record.figures.extend(connections_with_resent(&measured));
         record.distributions = distributions(&measured);
         let delivered = measured.iter().map(|one| one.delivered).sum();
         record.figures.extend(in_real_time(

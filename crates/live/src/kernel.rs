@@ -251,11 +251,14 @@ impl Kernel {
         let traffic = &spec.scenario.traffic;
         let receiver = if Rc::ptr_eq(sender, client) { server } else { client };
         let evidence_at_receiver = receiver.borrow().evidence_at_receiver(self.recipe);
+        let [ours, theirs] = [client, server].map(|seat| seat.borrow().resent());
+        let resent = Some([ours[0] + theirs[0], ours[1] + theirs[1]]);
         let (client, server) = (&client.borrow().app, &server.borrow().app);
         let workload = applications(client, server, start, spec.measure_from, traffic.direction, traffic.workload);
         let seat = sender.borrow();
-        let (Some(after), before) = (info, seat.before) else { return workload };
+        let (Some(after), before) = (info, seat.before) else { return Measured { resent, ..workload } };
         Measured {
+            resent,
             rtt_min: (after.min_rtt < Duration::from_secs(600)).then_some(after.min_rtt),
             stream_bytes_sent: Some(after.bytes_sent.saturating_sub(before.bytes_sent)),
             stream_bytes_resent: Some(after.bytes_resent.saturating_sub(before.bytes_resent)),

@@ -30,6 +30,8 @@ pub(crate) struct Seat {
     pub(crate) sockets: Vec<Socket>,
     /// Figures at the beginning of the measurement.
     pub(crate) before: TcpInfo,
+    /// Sockets by their numbers whose TLS handshake is complete, with the packets that they had sent again by then.
+    established: Vec<(usize, u64)>,
     /// Versions of HTTP and TLS that the last handshake has agreed on.
     agreed: Option<(&'static str, &'static str)>,
     /// Handshakes with a key exchange of X25519.
@@ -40,7 +42,14 @@ pub(crate) type Shared = Rc<RefCell<Seat>>;
 
 impl Seat {
     pub(crate) fn new(app: App) -> Shared {
-        Rc::new(RefCell::new(Self { app, sockets: Vec::new(), before: TcpInfo::default(), agreed: None, classic: 0 }))
+        Rc::new(RefCell::new(Self {
+            app,
+            sockets: Vec::new(),
+            before: TcpInfo::default(),
+            established: Vec::new(),
+            agreed: None,
+            classic: 0,
+        }))
     }
 
     /// Figures of each socket.
@@ -53,7 +62,30 @@ impl Seat {
         TcpInfo::sum(self.infos())
     }
 
-    fn agree(&mut self, tls: &CommonState) {
+    /// Notes a socket before its handshake; returns its number.
+    fn note(&mut self, socket: Socket) -> usize {
+        self.sockets.push(socket);
+        self.sockets.len() - 1
+    }
+
+    /// Packets that its sockets have sent again: in set-up, and after it.
+    pub(crate) fn resent(&self) -> [u64; 2] {
+        let total: u64 = self.infos().map(|info| u64::from(info.retransmits)).sum();
+        let after: u64 =
+            self.established.iter().map(|&(number, setup)| self.resent_by(number).saturating_sub(setup)).sum();
+        [total.saturating_sub(after), after]
+    }
+
+    /// Packets that one of its sockets has sent again.
+    fn resent_by(&self, number: usize) -> u64 {
+        let socket = self.sockets.get(number).and_then(|socket| TcpInfo::of(socket.as_fd()).ok());
+        socket.map_or(0, |info| info.retransmits.into())
+    }
+
+    /// Notes what a socket's handshake, now complete, has agreed on.
+    fn agree(&mut self, number: usize, tls: &CommonState) {
+        let resent = self.resent_by(number);
+        self.established.push((number, resent));
         let http = if tls.alpn_protocol() == Some(b"h2") { "2" } else { "1.1" };
         let version = if tls.protocol_version() == Some(ProtocolVersion::TLSv1_2) { "1.2" } else { "1.3" };
         self.agreed = Some((http, version));
@@ -178,10 +210,10 @@ impl Sockets {
         if self.recipe.fast_open {
             connect_fast_open(socket.as_fd())?;
         }
-        seat.borrow_mut().sockets.push(socket.try_clone()?);
+        let number = seat.borrow_mut().note(socket.try_clone()?);
         let stream = tokio::net::TcpSocket::from_std_stream(socket.into()).connect(to).await?;
         let stream = TlsConnector::from(Arc::clone(&tls.client)).connect(tls.name.clone(), stream).await?;
-        seat.borrow_mut().agree(stream.get_ref().1);
+        seat.borrow_mut().agree(number, stream.get_ref().1);
         if self.recipe.http1 {
             return Ok(Box::new(Http1::client(stream).await?));
         }
@@ -203,9 +235,9 @@ impl Sockets {
         let (stream, _): (TcpStream, _) = listener.accept().await?;
         // The controller comes from the listener; this option does not.
         stream.set_nodelay(true)?;
-        seat.borrow_mut().sockets.push(socket2::SockRef::from(&stream).try_clone()?);
+        let number = seat.borrow_mut().note(socket2::SockRef::from(&stream).try_clone()?);
         let stream = TlsAcceptor::from(Arc::clone(&tls.server)).accept(stream).await?;
-        seat.borrow_mut().agree(stream.get_ref().1);
+        seat.borrow_mut().agree(number, stream.get_ref().1);
         if self.recipe.http1 {
             return Ok(Box::new(Http1::server(stream)));
         }

@@ -34,7 +34,7 @@ fn scenarios_for_real_time_can_be_run() {
         Kernel::check(scenario.traffic.workload).unwrap();
         count += 1;
     }
-    assert_eq!(count, 9);
+    assert_eq!(count, 10);
 }
 
 fn permitted() -> bool {
@@ -205,4 +205,28 @@ fn a_controller_without_evidence_fails() {
     let record = run_one(&scenario, &Kernel::named("kernel-cubic").unwrap(), 1, Tolerated { busy: true });
     let RunOutcome::Failed(reason) = record.outcome else { panic!("nothing arrived, and the run counts") };
     assert!(reason.contains("no connection was established"), "{reason}");
+}
+
+#[test]
+fn what_tcp_sends_again_counts_by_phase() {
+    if !permitted() {
+        return;
+    }
+    let kernel = Kernel::named("kernel-cubic").unwrap();
+    let traffic = "workload = \"requests\"\nconnections = 1\nresponse-size = \"20 kB\"";
+    // No outage; one that takes the SYN-ACK; one in the middle of the data.
+    for (at, shares) in [(None, [0.0, 0.0, 0.0]), (Some(0), [1.0, 1.0, 0.0]), (Some(1_800), [1.0, 0.0, 1.0])] {
+        let mut scenario = scenario(traffic);
+        scenario.run.duration = Duration::from_millis(3_500);
+        let lasts = Duration::from_millis(300);
+        let outage =
+            |at| netem::Outage { at: Duration::from_millis(at), lasts, every: None, packets: netem::Fate::Lost };
+        scenario.path.down.outages.extend(at.map(outage));
+        let record = run_one(&scenario, &kernel, 1, Tolerated { busy: true });
+        let record = completed(&record);
+        let seen = [Figure::Resent, Figure::ResentSetup, Figure::ResentAfter].map(|figure| value(record, figure));
+        assert_eq!(seen, shares.map(Some), "{at:?}");
+    }
+    let record = run_one(&scenario(traffic), contender("cubic").unwrap().as_ref(), 1, Tolerated { busy: true });
+    assert_eq!(value(completed(&record), Figure::Resent), None);
 }

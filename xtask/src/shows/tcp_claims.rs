@@ -101,8 +101,28 @@ const CLAIMS: [(&str, &[Ratio]); 9] = [
     ("video", &[ratio("video_stalled", CUBIC, KERNEL), ratio("video_stalled", AUTO, KERNEL)]),
 ];
 
+/// A share of the connections of a contender, in percent, with the share that a claim has.
+struct Share {
+    figure: &'static str,
+    of: &'static str,
+    claimed: Option<f64>,
+}
+
+/// Scenario that counts connections, and the shares of them that answer its claims.
+const LOSSES: (&str, &[Share]) = (
+    "losses",
+    &[
+        Share { figure: "resent", of: KERNEL, claimed: Some(45.0) },
+        Share { figure: "resent_setup", of: KERNEL, claimed: Some(30.0) },
+        Share { figure: "resent_after", of: KERNEL, claimed: None },
+        Share { figure: "resent", of: "kernel-cubic:x25519", claimed: Some(45.0) },
+        Share { figure: "resent_setup", of: "kernel-cubic:x25519", claimed: Some(30.0) },
+    ],
+);
+
 /// Scenarios that run one after another, beside those of the other lanes: they take little of a CPU.
-const LANES: [&[&str]; 3] = [&["api", "feed"], &["setup", "video"], &["buffer", "uploads", "blocking", "proxy"]];
+const LANES: [&[&str]; 3] =
+    [&["api", "feed"], &["setup", "video", "losses"], &["buffer", "uploads", "blocking", "proxy"]];
 /// Scenarios that run alone, because CPU time is compared.
 const ALONE: &[&str] = &["home"];
 
@@ -128,7 +148,32 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
             None => {}
         }
     }
+    let (name, shares) = LOSSES;
+    match all.iter().find(|(ran, _)| *ran == name) {
+        Some((_, Ok(runs))) => rows.extend(shares.iter().map(|one| share(name, one, runs))),
+        Some((_, Err(error))) => rows.push(Row::unmeasured(name, error)),
+        None => {}
+    }
     Ok(rows)
+}
+
+/// A share of the connections, beside the claim.
+fn share(scenario: &str, share: &Share, runs: &Runs) -> Row {
+    let runs = runs.get(share.of).into_iter().flatten();
+    let values: Vec<f64> = runs.filter_map(|(_, figures)| Some(*figures.get(share.figure)? * 100.0)).collect();
+    let row = Row::median(format!("{scenario}: {} of {}", share.figure, share.of), &values, "%", Target::Printed);
+    let verdict = share.claimed.map(|claimed| format!("{}; ", verdict(claimed, row.interval))).unwrap_or_default();
+    row.detail(format!("{verdict}{} seeds of a response of 8 kB on 60 connections; {}", values.len(), load()))
+}
+
+/// A claim beside the interval of what was measured.
+fn verdict(claimed: f64, interval: Option<[f64; 2]>) -> String {
+    match interval {
+        None => format!("{claimed} % undecided: too few seeds for an interval"),
+        Some([low, _]) if claimed < low => format!("{claimed} % refuted: it is more"),
+        Some([_, high]) if claimed > high => format!("{claimed} % refuted: it is less"),
+        Some(_) => format!("{claimed} % lies in the interval"),
+    }
 }
 
 /// Figures by contender and seed.
@@ -184,4 +229,28 @@ fn row(scenario: &str, ratio: &Ratio, runs: &Runs) -> Row {
 /// A value in the unit of the records (seconds, bit/s, shares) with four digits.
 fn plain(value: f64) -> String {
     if value.abs() >= 1e4 { format!("{value:.3e}") } else { format!("{value:.4}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_stand_beside_the_interval() {
+        let runs = |shares: &[f64]| -> Runs {
+            let seed = |(seed, share): (usize, &f64)| (seed as u64, [("resent".to_owned(), *share)].into());
+            [(KERNEL.to_owned(), shares.iter().enumerate().map(seed).collect())].into()
+        };
+        let one = Share { figure: "resent", of: KERNEL, claimed: Some(45.0) };
+        for (shares, said) in [
+            (&[0.40, 0.42, 0.45, 0.47, 0.50, 0.51][..], "45 % lies in the interval"),
+            (&[0.50, 0.52, 0.55, 0.57, 0.60, 0.61], "45 % refuted: it is more"),
+            (&[0.10, 0.12, 0.15, 0.17, 0.20, 0.21], "45 % refuted: it is less"),
+            (&[0.45], "undecided"),
+        ] {
+            let row = share("losses", &one, &runs(shares));
+            assert!(row.detail.contains(said), "{shares:?}: {}", row.detail);
+        }
+        assert_eq!(share("losses", &one, &Runs::new()).value, None);
+    }
 }

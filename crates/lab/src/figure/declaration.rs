@@ -200,7 +200,7 @@ use Unit::{BitsPerSecond, Bytes, Index, PerSecond, Seconds, Share};
 
 /// The figures in the order of reports, which is that of [`Figure`].
 #[rustfmt::skip]
-pub const TABLE: [Declaration; 73] = [
+pub const TABLE: [Declaration; 76] = [
     Declaration::gain(F::Goodput, "goodput", "goodput", BitsPerSecond,
         "unique application bytes delivered to the receiving application per second, all connections together")
         .tolerance(0.03, 1_000.0).headline(&[(BULK, 3), (TUNNEL, 3), (DATAGRAMS, 6)]).always(),
@@ -388,4 +388,12 @@ pub const TABLE: [Declaration; 73] = [
     Declaration::gain(F::DeliveryRate, "delivery_rate", "delivery rate", BitsPerSecond,
         "in real time: sum of the senders' own estimates at the end (TCP_INFO for the kernel's TCP)")
         .neither().zero(Zero::Value).needs(Needs::RealTime),
+    Declaration::share(F::Resent, "resent", "sent again",
+        "in real time, of the kernel's TCP: connections of which either end sent a packet again (TCP_INFO), SYN included, lost or not; warm-up \
+         included").neither().by_difference(0.05).needs(Needs::RealTime),
+    Declaration::share(F::ResentSetup, "resent_setup", "  in set-up",
+        "the same before the end's TLS handshake was complete; all of a connection that was never established")
+        .neither().by_difference(0.05).needs(Needs::RealTime),
+    Declaration::share(F::ResentAfter, "resent_after", "  after set-up", "the same after that")
+        .neither().by_difference(0.05).needs(Needs::RealTime),
 ];
