@@ -46,7 +46,7 @@ fn size(spec: &RunSpec<'_>) -> Option<u64> {
 struct Client {
     start: Instant,
     running: Option<Running>,
-    /// Its start by the clock of the system, once it has started.
+    /// Start by the clock of the system, once it has started.
     started: Option<Instant>,
     ended: Option<Ended>,
 }

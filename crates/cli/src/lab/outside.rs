@@ -7,7 +7,7 @@ use lab::{
     stats::quantile::median,
 };
 
-/// What was seen of commands: a line for each contender. Empty without any.
+/// Observations of commands, a line for each contender. Empty without any.
 pub(super) fn table(records: &[Record]) -> String {
     let mut names: Vec<&str> = Vec::new();
     for record in records.iter().filter(|record| seen(record).is_some()) {

@@ -40,7 +40,7 @@ pub struct Command {
 /// Destination of a program's output.
 #[derive(Clone, Debug)]
 pub enum Output {
-    /// That of this process: standard output and standard error.
+    /// Standard output and standard error of this process, as they are.
     Inherited,
     /// Standard error of this process for both.
     Error,

@@ -51,7 +51,7 @@ impl Programs {
         [("server", &self.server), ("client", &self.client)]
     }
 
-    /// Whether a command has this placeholder.
+    /// True if a command has this placeholder.
     pub fn uses(&self, placeholder: &str) -> bool {
         let marked = format!("{{{placeholder}}}");
         self.commands().iter().any(|(_, command)| command.contains(&marked))
