@@ -1,7 +1,7 @@
 //! Tunnels: a connection whose packets an outer connection carries between client and proxy, as with CONNECT-UDP (RFC 9298).
 //!
 //! Client and proxy are the ends of the outer connection; the server is on the proxy's machine, without a path in between. Both
-//! connections are those of one stack. Inner packets are DATAGRAM frames, or capsules on one stream: each end has [`QUEUE`] bytes for
+//! connections are those of one stack. Inner packets are DATAGRAM frames, or capsules on one stream: each end has 256 KiB for
 //! those that wait, and drops further ones. Left out: HTTP/3 around the request, and ECN, which CONNECT-UDP does not carry.
 
 mod capsules;
