@@ -49,6 +49,8 @@ struct Link {
     is_assigned: bool,
     /// Until then the path has to carry IPv6.
     patience: Instant,
+    /// The device has the MTU of the path.
+    has_mtu: bool,
     is_announced: bool,
     counts: Counts,
 }
@@ -116,6 +118,7 @@ pub(super) async fn run(args: &IpArgs, tunnels: &Arc<Tunnels>, mut interrupt: In
         proxy,
         is_assigned: false,
         patience,
+        has_mtu: false,
         is_announced: false,
         counts: Counts::default(),
     };
@@ -232,7 +235,9 @@ impl Link {
             IpEvent::Addresses(assigned) => self.set_addresses(&assigned)?,
             IpEvent::Routes(routes) => {
                 self.routes = routes;
-                self.device.set_routes(&self.routes, self.proxy)?;
+                if self.has_mtu {
+                    self.device.set_routes(&self.routes, self.proxy)?;
+                }
             }
         }
         Ok(())
@@ -246,6 +251,15 @@ impl Link {
             return Err(failure.hint("the operator of the proxy may tell why; another --target may have one").into());
         }
         self.follow_mtu()?;
+        self.lead_here()
+    }
+
+    /// Gives the device its addresses and routes, once it has an MTU. A packet that came before would be told that it is too large, and
+    /// the system would go by the size of that answer for minutes.
+    fn lead_here(&mut self) -> Result<(), End> {
+        if !self.has_mtu {
+            return Ok(());
+        }
         self.device.set_addresses(self.addresses.iter().copied())?;
         // Routes that came before have an address to go from.
         self.device.set_routes(&self.routes, self.proxy)?;
@@ -268,6 +282,9 @@ impl Link {
         };
         if mtu >= least {
             self.device.set_mtu(u32::try_from(mtu.min(MAX_MTU)).unwrap_or(u32::MAX))?;
+            if !std::mem::replace(&mut self.has_mtu, true) {
+                self.lead_here()?;
+            }
         } else if Instant::now() >= self.patience {
             let message =
                 format_args!("the path to the proxy carries packets of {mtu} bytes, and IPv6 needs 1280").to_string();
@@ -284,11 +301,15 @@ impl Link {
         if self.is_announced {
             return Ok(());
         }
-        if self.addresses.is_empty() || self.routes.0.is_empty() {
+        if self.addresses.is_empty() || self.routes.0.is_empty() || !self.has_mtu {
             if Instant::now() < self.patience {
                 return Ok(());
             }
-            let what = if self.addresses.is_empty() { "address" } else { "route" };
+            let what = match (self.addresses.is_empty(), self.has_mtu) {
+                (true, _) => "address",
+                (false, true) => "route",
+                (false, false) => "QUIC datagrams",
+            };
             let message = format_args!("the proxy gives this end no {what} in time").to_string();
             return Err(Failure::new(message).code(UNSOUND).hint("the operator of the proxy may tell why").into());
         }
