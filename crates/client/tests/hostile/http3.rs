@@ -254,7 +254,8 @@ async fn leave_that_is_always_taken_ends_the_request() {
     for asked in 1..=3 {
         let ended = tokio::time::timeout(LIMIT, client.get_by(&format!("https://{address}/"), &route)).await;
         assert!(ended.expect("it ends").is_err());
-        assert!(connections.load(Ordering::SeqCst) <= asked, "a connection for each request");
+        // A request that a new connection has left out goes to another one, once.
+        assert!(connections.load(Ordering::SeqCst) <= 2 * asked, "two connections for each request");
     }
 }
 
