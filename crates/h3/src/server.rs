@@ -70,7 +70,7 @@ pub struct Options {
     /// Support of WebTransport sessions. An extended CONNECT then has a [`SessionOffer`] in its extensions.
     /// Sessions count among `max_requests`, their streams only until their headers were read.
     pub sessions: Option<SessionSupport>,
-    /// Put [`PriorityChanges`](crate::PriorityChanges) and [`InterimResponses`](crate::InterimResponses) into the extensions of requests,
+    /// Put [`PriorityChanges`] and [`InterimResponses`] into the extensions of requests,
     /// for programs that forward them.
     pub forwards: bool,
     /// Callback for requests that never reach the service.
