@@ -17,10 +17,10 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
-use super::{ask, connect, requests::in_progress};
+use super::{ask, connect};
 use crate::{
     content::Source,
-    job::{Job, REQUEST, RESPONSE},
+    job::{CONCURRENT, Job, REQUEST, RESPONSE},
     meter::{Meter, Role, SideReport},
     stack::{Connection, RecvStream, SendStream, Stack},
 };
@@ -109,17 +109,17 @@ pub async fn ask_all<S: Stack>(stack: &S, job: Job, to: SocketAddr) -> Result<Si
     let part = (job.amount / 4).max(1);
     let mut meter = Meter::start();
     let started = Instant::now();
-    in_progress(&connection, part, &request, &response).await?;
+    requests(&connection, Pace::InProgress(CONCURRENT), part, &request, &response).await?;
     let capacity = part as f64 / started.elapsed().as_secs_f64();
     let mut latencies = vec![];
     for (share, condition) in SHARES {
-        let seen = by_the_clock(&connection, capacity * share, part, &request, &response).await?;
+        let seen = requests(&connection, Pace::PerSecond(capacity * share), part, &request, &response).await?;
         latencies.push(Latency::of(condition, capacity * share, seen)?);
     }
     let few = (part / 25).max(1);
     for (condition, carrier) in [("transfer on the same connection", &connection), ("transfer on another", &other)] {
         let transfer = Transfer::start(carrier);
-        let seen = by_the_clock(&connection, BESIDE_TRANSFER, few, &request, &response).await?;
+        let seen = requests(&connection, Pace::PerSecond(BESIDE_TRANSFER), few, &request, &response).await?;
         transfer.end().await?;
         latencies.push(Latency::of(condition, BESIDE_TRANSFER, seen)?);
     }
@@ -130,24 +130,48 @@ pub async fn ask_all<S: Stack>(stack: &S, job: Job, to: SocketAddr) -> Result<Si
     Ok(SideReport { content_samples: job.amount, capacity: Some(capacity), latencies: Some(latencies), ..report })
 }
 
-/// Makes `amount` requests at this rate per second.
+/// Time at which a request is due.
+#[derive(Clone, Copy)]
+enum Pace {
+    /// As soon as fewer than this many are in progress.
+    InProgress(usize),
+    /// By the clock, so many per second.
+    PerSecond(f64),
+}
+
+/// Makes `amount` requests, each in a task, and returns their latencies. The capacity is measured with the same tasks and the same waiting as
+/// the latencies: so it is what the client can offer, too.
 #[expect(clippy::cast_precision_loss, reason = "some hundred thousand requests")]
-async fn by_the_clock<C: Connection>(
+async fn requests<C: Connection>(
     connection: &C,
-    rate: f64,
+    pace: Pace,
     amount: u64,
     request: &Bytes,
     response: &Bytes,
 ) -> Result<Vec<Duration>> {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let started = Instant::now();
-    let mut asking = JoinSet::new();
+    let mut asking: JoinSet<Result<()>> = JoinSet::new();
     for number in 0..amount {
-        let due = started + Duration::from_secs_f64(number as f64 / rate);
         // The timer of the runtime counts milliseconds: this waits more exactly, on a processor of its own.
-        while Instant::now() < due {
-            tokio::task::yield_now().await;
-        }
+        let due = match pace {
+            Pace::InProgress(most) => {
+                while asking.len() >= most {
+                    tokio::task::yield_now().await;
+                    while let Some(asked) = asking.try_join_next() {
+                        asked??;
+                    }
+                }
+                Instant::now()
+            }
+            Pace::PerSecond(rate) => {
+                let due = started + Duration::from_secs_f64(number as f64 / rate);
+                while Instant::now() < due {
+                    tokio::task::yield_now().await;
+                }
+                due
+            }
+        };
         let (connection, request, response, seen) =
             (connection.clone(), request.clone(), response.clone(), seen.clone());
         asking.spawn(async move {

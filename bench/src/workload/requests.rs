@@ -54,7 +54,7 @@ pub async fn ask_all<S: Stack>(stack: &S, job: Job, to: SocketAddr) -> Result<Si
 }
 
 /// Asks `amount` times, with as many requests in progress as every stack is asked for.
-pub async fn in_progress<C: Connection>(connection: &C, amount: u64, request: &Bytes, response: &Bytes) -> Result<()> {
+async fn in_progress<C: Connection>(connection: &C, amount: u64, request: &Bytes, response: &Bytes) -> Result<()> {
     let started = Arc::new(AtomicU64::new(0));
     let mut asking = JoinSet::new();
     for _ in 0..CONCURRENT {
