@@ -151,7 +151,18 @@ impl Connection {
         dir: Dir,
         open: fn(&mut transport::Connection, Dir) -> Option<StreamId>,
     ) -> Result<StreamId, CloseReason> {
-        poll_fn(|cx| self.poll_open_by(cx, dir, open)).await
+        let mut turn = OpenTurn { held: &self.held, dir, number: None };
+        poll_fn(|cx| {
+            self.with(|state, connection| {
+                if let Some(id) = open(connection, dir) {
+                    return Poll::Ready(Ok(id));
+                }
+                turn.number = Some(state.wait_open(dir, turn.number, cx.waker()));
+                Poll::Pending
+            })
+            .unwrap_or_else(|reason| Poll::Ready(Err(reason)))
+        })
+        .await
     }
 
     fn poll_open_by(
@@ -587,6 +598,29 @@ impl Connection {
     /// Runs a query on the connection that needs no datagram to be sent.
     fn with<T>(&self, act: impl FnOnce(&mut Waiters, &mut transport::Connection) -> T) -> Result<T, CloseReason> {
         self.held.with(act)
+    }
+}
+
+/// A task that waits in turn to open a stream. Dropped when it has opened one, or wants none any more.
+struct OpenTurn<'a> {
+    held: &'a Arc<Held>,
+    dir: Dir,
+    /// Place in the queue, once it has waited.
+    number: Option<u64>,
+}
+
+impl Drop for OpenTurn<'_> {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let next = {
+            let mut state = self.held.shared.lock();
+            let waiters = state.connections.get_mut(&self.held.handle);
+            waiters.and_then(|waiters| waiters.leave_open(self.dir, number))
+        };
+        // Not under the lock: a waker is free to ask for something at once.
+        if let Some(next) = next {
+            next.wake();
+        }
     }
 }
 

@@ -54,6 +54,7 @@ mod hand_over;
 mod held;
 mod load_balancers;
 mod machines;
+mod opening;
 mod panics;
 mod parts;
 mod pending;

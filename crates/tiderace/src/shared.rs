@@ -20,6 +20,7 @@ use crate::{
     buffers::RECEIVE_BUFFER,
     clock::Clock,
     machines::MachineLinks,
+    opening::Opening,
     service::Serve,
     socket::{Socket, SocketStats},
     stream_map::StreamMap,
@@ -99,6 +100,9 @@ pub(crate) struct Waiters {
     served: bool,
     /// Few wait for anything but a stream, so one list does.
     others: Vec<(Wait, Waker)>,
+    /// Tasks that wait for permission to open a stream, by direction.
+    // Boxed: few connections ever have any.
+    opening: Option<Box<[Opening; 2]>>,
     readers: StreamMap<Waker>,
     writers: StreamMap<Waker>,
     /// Outcomes of finished streams, and of those reset behind a reliable size, whose handles exist.
@@ -162,6 +166,16 @@ impl Waiters {
         wake.extend(self.others.extract_if(.., |(other, _)| *other == what).map(|(_, waker)| waker));
     }
 
+    /// Waits in turn for permission to open a stream: see [`Opening::wait`].
+    pub(crate) fn wait_open(&mut self, dir: Dir, number: Option<u64>, waker: &Waker) -> u64 {
+        self.opening.get_or_insert_default()[dir as usize].wait(number, waker)
+    }
+
+    /// Notes that a task waits no more: see [`Opening::leave`].
+    pub(crate) fn leave_open(&mut self, dir: Dir, number: u64) -> Option<Waker> {
+        self.opening.as_mut()?[dir as usize].leave(number)
+    }
+
     pub(crate) fn wait_read(&mut self, id: StreamId, waker: &Waker) {
         self.readers.insert(id, waker.clone());
     }
@@ -222,7 +236,10 @@ impl Waiters {
             }
             Event::Stream(event) => match event {
                 StreamEvent::Opened { dir } => self.come(Wait::Accept(dir), wake),
-                StreamEvent::StreamsAvailable { dir } => self.come(Wait::Open(dir), wake),
+                StreamEvent::StreamsAvailable { dir } => {
+                    self.come(Wait::Open(dir), wake);
+                    wake.extend(self.opening.as_mut().and_then(|opening| opening[dir as usize].pop()));
+                }
                 StreamEvent::Readable { id } => wake.extend(self.readers.remove(id)),
                 StreamEvent::Writable { id } => wake.extend(self.writers.remove(id)),
                 StreamEvent::Finished { id } => self.on_end(id, End::Delivered, wake),
@@ -246,6 +263,7 @@ impl Waiters {
 
     fn wake_all(&mut self, wake: &mut Vec<Waker>) {
         wake.extend(std::mem::take(&mut self.others).into_iter().map(|(_, waker)| waker));
+        wake.extend(self.opening.take().into_iter().flat_map(|all| *all).flat_map(Opening::into_wakers));
         for map in [&mut self.readers, &mut self.writers] {
             wake.extend(map.take_all());
         }

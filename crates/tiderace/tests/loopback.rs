@@ -348,3 +348,68 @@ async fn answers_of_one_task_leave_in_portions() {
     let calls = client.socket_stats().send_calls - before;
     assert!(calls >= 5, "{STREAMS} answers in {calls} system calls");
 }
+
+/// Tasks that wait for a stream are woken in turn, and those that give up hand their turn on.
+#[tokio::test]
+async fn thousands_of_tasks_open_streams_in_turn() {
+    const TASKS: usize = 3_000;
+    let (_server, accepted, _client, connected) = pair(&Profile::default()).await;
+    let answering = tokio::spawn(async move {
+        while let Ok((send, mut recv)) = accepted.accept_bi().await {
+            tokio::spawn(async move {
+                // Streams of tasks that gave up just then are reset.
+                if recv.read_to_end(10).await.is_ok() {
+                    send.write_last(Bytes::from_static(b"!")).await.unwrap();
+                }
+            });
+        }
+    });
+    let polls = Arc::new(AtomicUsize::new(0));
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..TASKS {
+        let (connected, polls) = (connected.clone(), polls.clone());
+        tasks.spawn(async move {
+            let mut opening = std::pin::pin!(connected.open_bi());
+            let opened = std::future::poll_fn(|cx| {
+                polls.fetch_add(1, Ordering::Relaxed);
+                opening.as_mut().poll(cx)
+            });
+            // Some give up while they wait, and some just when it is their turn: the others go on.
+            if number % 7 == 3 {
+                let _ = tokio::time::timeout(std::time::Duration::from_millis(number as u64 % 20), opened).await;
+                return;
+            }
+            let (send, mut recv) = opened.await.unwrap();
+            send.write_last(Bytes::from_static(b"?")).await.unwrap();
+            assert_eq!(recv.read_to_end(10).await.unwrap(), b"!");
+        });
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.unwrap();
+    }
+    let polls = polls.load(Ordering::Relaxed);
+    // One to wait and one to open, and one of each permission that finds nothing left.
+    assert!(polls <= TASKS * 11 / 5, "{polls} polls of {TASKS} tasks");
+    connected.close(0, b"");
+    answering.await.unwrap();
+}
+
+#[tokio::test]
+async fn the_end_of_the_connection_wakes_all_that_wait_to_open() {
+    let profile = Profile {
+        streams: tiderace::transport::streams::StreamsConfig { max_streams_bidi: 0, ..Default::default() },
+        ..Profile::default()
+    };
+    let (_server, accepted, _client, connected) = pair(&profile).await;
+    let waiting: Vec<_> = (0..50)
+        .map(|_| {
+            let connected = connected.clone();
+            tokio::spawn(async move { connected.open_bi().await.err() })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    accepted.close(5, b"no");
+    for task in waiting {
+        assert!(task.await.unwrap().is_some());
+    }
+}
