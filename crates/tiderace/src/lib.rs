@@ -54,6 +54,7 @@ mod hand_over;
 mod held;
 mod load_balancers;
 mod machines;
+mod open_stream;
 mod opening;
 mod panics;
 mod parts;

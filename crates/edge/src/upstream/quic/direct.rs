@@ -7,7 +7,7 @@ use http::{Uri, uri::Authority};
 use tiderace::{Connection, Profile, transport::streams::StreamsConfig};
 
 use super::{
-    DATAGRAM_QUEUE, IDLE, KEEP_ALIVE, SEND_BUFFER, STREAM_WINDOW, STREAM_WINDOW_MAX, UNI,
+    UNI,
     dial::{DialError, Dialer, Sockets},
 };
 use crate::{
@@ -33,23 +33,18 @@ pub(crate) struct SessionDialer {
 
 /// Transport profile of a session's connection, on which the back end may open `streams` of each kind.
 fn profile(connect_timeout: Duration, streams: u64) -> Profile {
+    let base = super::profile(connect_timeout);
     Profile {
         name: "session".to_owned(),
-        idle_timeout: IDLE,
-        keep_alive: Some(KEEP_ALIVE),
-        handshake_timeout: connect_timeout,
-        datagram_queue: DATAGRAM_QUEUE,
         streams: StreamsConfig {
-            send_buffer: SEND_BUFFER,
             send_buffer_max: SEND_BUFFER_MAX,
-            receive_window_stream: STREAM_WINDOW,
             receive_window_connection: WINDOW,
-            receive_window_max: STREAM_WINDOW_MAX,
             max_streams_bidi: streams,
             max_streams_uni: UNI + streams,
             reset_stream_at: true,
+            ..base.streams
         },
-        ..Profile::default()
+        ..base
     }
 }
 
