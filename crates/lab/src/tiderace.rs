@@ -11,11 +11,7 @@ use bytes::BytesMut;
 use sim::{Datagram, Ecn, Outbox};
 use transport::{
     ClientConfig, Connection, Endpoint, EndpointConfig, Handle, Profile, RetryPolicy, ServerConfig,
-    ack_frequency::AckFrequency,
-    fec::FecPolicy,
-    observe::ObserverFactory,
-    qlog::Vantage,
-    tls::EarlyData,
+    ack_frequency::AckFrequency, fec::FecPolicy, observe::ObserverFactory, qlog::Vantage, tls::EarlyData,
 };
 use units::{Duration, Instant};
 
