@@ -88,7 +88,11 @@ async fn answer(mut send: quinn::SendStream, mut receive: quinn::RecvStream) -> 
         ensure!(line.len() <= Request::MAX_LINE, "the request is too long");
     }
     match Request::parse(&line)? {
-        Request::Get(len) => write_pattern(&mut send, len).await?,
+        Request::Get(len) => {
+            // Its end may come in a packet of its own. A stream that is dropped before it asks the client to stop.
+            while receive.read_chunk(usize::MAX, true).await?.is_some() {}
+            write_pattern(&mut send, len).await?;
+        }
         Request::Put(_) => {
             let mut digest = Digest::default();
             while let Some(chunk) = receive.read_chunk(usize::MAX, true).await? {
