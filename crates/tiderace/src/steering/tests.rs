@@ -19,6 +19,8 @@ struct Chain {
     workers: u8,
     endpoints: Vec<Arc<Endpoint>>,
     siblings: Vec<Arc<Sibling>>,
+    /// The sockets with which clients began, kept open.
+    ports: Mutex<Vec<UdpSocket>>,
 }
 
 impl Chain {
@@ -32,7 +34,8 @@ impl Chain {
         let profile = Arc::new(Profile { handshake_timeout: LIMIT, ..Profile::default() });
         let server = ServerConfig::new(Arc::new(server), profile.clone());
         let client = ClientConfig::new(Arc::new(client), profile);
-        let mut this = Self { server, client, workers, endpoints: Vec::new(), siblings: Vec::new() };
+        let mut this =
+            Self { server, client, workers, endpoints: Vec::new(), siblings: Vec::new(), ports: Mutex::default() };
         let first = Endpoint::open("127.0.0.1:0".parse().unwrap(), this.options(0, KernelSteering::Load)).unwrap();
         if let Some(fault) = first.steering_fault() {
             // With the privilege, a refusal is a fault of the program.
@@ -84,7 +87,10 @@ impl Chain {
 
     async fn connect(&self) -> (Endpoint, Connection) {
         let to = self.endpoints[0].local_addr();
-        let endpoint = Endpoint::client_for(to).unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        // Another client could be given the port of a closed socket, and would reset what the server sends to the old address.
+        self.ports.lock().unwrap().push(socket.try_clone().unwrap());
+        let endpoint = Endpoint::on_socket(socket, EndpointOptions::default()).unwrap();
         let connecting = endpoint.connect(&self.client, to, "localhost").unwrap();
         let connection = timeout(LIMIT, connecting).await.expect("a handshake").unwrap();
         (endpoint, connection)
@@ -144,12 +150,9 @@ async fn the_kernel_passes_each_packet_to_its_process() {
             assert_eq!(ask(connection).await, *of);
         }
         let before: Vec<SocketStats> = chain.endpoints.iter().map(|endpoint| endpoint.socket_stats()).collect();
-        // The port of a closed socket could be given to another client, which would reset what the server sends to the old address.
-        let mut ports = Vec::new();
         for (of, (endpoint, connection)) in &connections {
             assert_eq!(ask(connection).await, *of);
             // From another address, too.
-            ports.extend(endpoint.sockets().iter().map(|socket| socket.try_clone().unwrap()));
             endpoint.rebind(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
             assert_eq!(ask(connection).await, *of);
         }
