@@ -355,13 +355,12 @@ fn switched(
     if !asked.is_answered_by(response.headers()) {
         return bad_gateway(entry, "the back end switched to another protocol than was asked for");
     }
-    // RFC 9484 §11 MUST NOT-1: nothing of the client has been read before
-    let back_end = hyper::upgrade::on(&mut response);
+    let back_end = tunnel::BackEnd::of(&mut response);
     fields::strip(response.headers_mut());
     asked.answer(&mut response);
     match client {
-        tunnel::Client::Upgraded(client) => {
-            let tunnel = tunnel::Upgraded { client, back_end, place, memory: peer.memory.clone() };
+        tunnel::Client::Upgraded(client, capsules) => {
+            let tunnel = tunnel::Upgraded { client, capsules, back_end, place, memory: peer.memory.clone() };
             GatewayResponse::Tunnel(response.map(|_| body::full("")), tunnel)
         }
         tunnel::Client::Stream(client) => {

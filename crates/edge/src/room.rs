@@ -1,8 +1,8 @@
-//! Memory for the reads of tunnels.
+//! Memory for what tunnels read, and for what waits in them.
 
 use std::io;
 
-use bytes::{BufMut, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use tiderace::{Charge, ConnectionBudget};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
@@ -56,6 +56,23 @@ impl ReadRoom {
             self.bytes = next;
         }
     }
+}
+
+/// Bytes that give their charge back when the last user drops them.
+struct Charged {
+    bytes: Vec<u8>,
+    _charge: Charge,
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Makes bytes of a buffer that keep its charge until nobody holds them.
+pub(crate) fn charged(bytes: Vec<u8>, charge: Charge) -> Bytes {
+    Bytes::from_owner(Charged { bytes, _charge: charge })
 }
 
 #[cfg(test)]

@@ -24,6 +24,11 @@ impl Protocol {
         Self(HeaderValue::from_static(name))
     }
 
+    /// The protocol's name, as in an `upgrade` field. `None` for what is no field value.
+    pub fn new(name: &str) -> Option<Self> {
+        HeaderValue::from_str(name).ok().map(Self)
+    }
+
     /// The protocol's name; empty when it has letters that no name has.
     pub fn as_str(&self) -> &str {
         self.0.to_str().unwrap_or_default()

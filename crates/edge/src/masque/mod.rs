@@ -5,6 +5,7 @@
 //! `crate::resolve` finds addresses; `rules` and `listeners` check them; `refusal` is the response to refused requests; `carry` runs a
 //! tunnel with `udp` or `tcp`.
 
+mod capsule_queue;
 mod carry;
 mod clients;
 mod ip;

@@ -2,7 +2,7 @@
 //!
 //! - Towards the target: a datagram for which the socket has no room is dropped. There is no queue here.
 //! - Towards the client: a datagram that does not fit into a QUIC datagram is dropped, unless it has 1,200 bytes or less. Such a datagram
-//!   is sent as a capsule on the stream, if the stream accepts it at once. Over HTTP/2 and HTTP/1.1 all datagrams are capsules, and the
+//!   is sent as a capsule on the stream, together with others that have waited for it. Over HTTP/2 and HTTP/1.1 all datagrams are capsules, and the
 //!   buffer of the socket is the queue.
 
 use std::{
@@ -19,7 +19,6 @@ use h3_quic::{
     capsule::{self, Capsules},
     connect_udp::{ALWAYS_CARRIED, Content, MAX_PAYLOAD, UDP_CONTEXT},
 };
-use http_body::Frame;
 use http_body_util::{BodyExt, channel::Sender};
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use tiderace::Charge;
@@ -29,7 +28,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::clients::TunnelPlace;
+use super::{capsule_queue::CapsuleQueue, clients::TunnelPlace};
 use crate::{
     body::AnyBody,
     ending::{BodyError, Ending, ErrorWithEnding},
@@ -191,6 +190,7 @@ impl UdpTunnel {
         mut charge: Charge,
     ) -> End {
         let base = charge.bytes();
+        let mut down = CapsuleQueue::new(charge.budget());
         let mut capsules = Capsules::only(capsule::DATAGRAM, MAX_CAPSULE);
         let mut idle = Idle::new(self.idle_timeout);
         let carried = async {
@@ -217,10 +217,13 @@ impl UdpTunnel {
                     }
                     ready = self.socket.readable() => {
                         ready.map_err(End::Target)?;
-                        if self.down_h3(datagrams, answer)? {
+                        if self.down_h3(datagrams, &mut down)? {
                             idle.on_traffic();
                         }
                     }
+                    sent = down.send(answer) => sent.map_err(|error| {
+                        End::Broken(ErrorWithEnding::error(Ending::Cancelled, error.to_string()))
+                    })?,
                     () = idle.over() => return Err(End::Idle),
                 }
             }
@@ -246,7 +249,7 @@ impl UdpTunnel {
     }
 
     /// Sends datagrams of the target to a client of HTTP/3. Returns whether there were any.
-    fn down_h3(&self, datagrams: &Datagrams, answer: &mut Sender<Bytes, BodyError>) -> Result<bool, End> {
+    fn down_h3(&self, datagrams: &Datagrams, capsules: &mut CapsuleQueue) -> Result<bool, End> {
         let (mut count, mut is_too_small) = (0, false);
         while count < TURN {
             let room = datagrams.max_size();
@@ -260,8 +263,7 @@ impl UdpTunnel {
                 let is_sent = if fits {
                     datagrams.send_parts(&[&[UDP_CONTEXT], payload]).map_err(|_| DropReason::NotSent)
                 } else if payload.len() <= most {
-                    let frame = Frame::data(Bytes::from(in_capsule(payload)));
-                    answer.try_send(frame).map_err(|_| DropReason::QueueFull)
+                    if capsules.push(payload) { Ok(()) } else { Err(DropReason::QueueFull) }
                 } else {
                     // RFC 9298 §6.1 SHOULD NOT-1: without the privilege to send ICMP it is dropped, and that is all
                     Err(DropReason::TooLarge)

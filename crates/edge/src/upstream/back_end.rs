@@ -26,7 +26,7 @@ use tokio::{sync::Semaphore, task::AbortHandle};
 use super::{
     SendError, health, interim,
     names::{Resolver, Source},
-    quic::{NoStream, QuicPool},
+    quic::{NoStream, QuicPool, Switched, without_content},
     read_ahead,
 };
 use crate::{
@@ -265,7 +265,13 @@ impl BackEnd {
         // A back end over TCP has a connection for each request that switches to another protocol.
         let upgrades = request.headers().contains_key(header::UPGRADE);
         let quic = self.quic.as_ref();
-        if let Some(quic) = quic.filter(|_| !upgrades) {
+        let mut not_over_quic = None;
+        if let Some(quic) = quic.filter(|_| upgrades) {
+            match quic.switch(self.address_quic(without_content(&request)), queue).await? {
+                Switched::Answered(response) => return Ok(response),
+                Switched::OverTcp(why) => not_over_quic = Some(why),
+            }
+        } else if let Some(quic) = quic {
             match quic.reserve(queue).await {
                 Ok(reserved) => {
                     let mut response = reserved.send(self.address_quic(request)).await?;
@@ -299,11 +305,7 @@ impl BackEnd {
                 if let Some(quic) = quic.filter(|_| error.is_connect()) {
                     quic.on_tcp_failure();
                 }
-                let of_quic = match quic.filter(|_| upgrades) {
-                    Some(_) => Some("other protocols are not carried".to_owned()),
-                    None => self.fall_back(),
-                };
-                Err(SendError::Tcp(error, of_quic))
+                Err(SendError::Tcp(error, self.fall_back().or(not_over_quic.map(str::to_owned))))
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Back ends over HTTP/3: connections of each worker, and the fall-back to TCP.
 //!
-//! `dial` opens a connection, `link` is one in use, `exchange` sends a request on it, and `fall_back` remembers that QUIC fails. `direct`
+//! `dial` opens a connection, `link` is one in use, `exchange` sends a request on it (`extended_connect` one for another
+//! protocol), and `fall_back` remembers that QUIC fails. `direct`
 //! opens connections of their own for WebTransport sessions.
 //!
 //! **Slow readers block nobody.** A stream may hold at most its window for a client that does not read, and half of the connection's window
@@ -10,6 +11,7 @@
 mod dial;
 mod direct;
 mod exchange;
+mod extended_connect;
 mod fall_back;
 mod link;
 
@@ -26,6 +28,7 @@ use tokio::{
 };
 
 pub(crate) use self::direct::SessionDialer;
+pub(super) use self::extended_connect::{BackEndStream, Switched, take_stream, without_content};
 use self::{
     dial::{DialError, Dialer, Sockets},
     exchange::ReservedRequest,

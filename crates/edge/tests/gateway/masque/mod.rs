@@ -195,6 +195,35 @@ async fn payloads_that_fit_into_no_datagram() {
     assert!(got == expected);
 }
 
+/// The first flight of a server inside: the packets of the path are still small, and all of it comes in capsules.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_payloads_of_a_target_all_arrive() {
+    const FLIGHT: usize = 32;
+    let target = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let site = Site::start("masque-flight", &route(""));
+    let (_endpoint, mut h3) = site.h3().await;
+    let mut tunnel = Tunnel::open(&mut h3, &uri(target.local_addr().unwrap())).await;
+    tunnel.datagrams.send(b"\x00go").unwrap();
+    let (_, proxy) = within(target.recv_from(&mut [0; 10])).await.unwrap();
+    for _ in 0..FLIGHT {
+        target.send_to(&pattern(1_200), proxy).await.unwrap();
+    }
+    let (mut capsules, mut in_capsules, mut in_datagrams) = (Capsules::new(2_000), 0, 0);
+    while in_capsules + in_datagrams < FLIGHT {
+        tokio::select! {
+            datagram = within(tunnel.datagrams.recv()) => in_datagrams += usize::from(datagram.unwrap().len() == 1_201),
+            frame = within(tunnel.heard.frame()) => {
+                capsules.push(&frame.unwrap().unwrap().into_data().unwrap());
+                while let Some(capsule) = capsules.take().unwrap() {
+                    assert!(capsule.value == [&[0], &pattern(1_200)[..]].concat());
+                    in_capsules += 1;
+                }
+            }
+        }
+    }
+    println!("{in_capsules} in capsules, {in_datagrams} in datagrams");
+}
+
 impl Tunnel {
     /// Sends one small payload until `target` has it.
     async fn exchange_one(&self, target: &UdpSocket) {

@@ -3,16 +3,10 @@
 use std::sync::Arc;
 
 use http::{Request, Response};
-use http_body_util::BodyExt;
-use hyper_util::rt::TokioIo;
 use tiderace::{EarlyData, RustlsClient};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::origin::gateway;
-use crate::{
-    site::{BackEnd, Directory, Site, full, get, get1, mirror, pattern, text, within},
-    tls_back_ends::Secure,
-};
+use crate::site::{BackEnd, Directory, Site, full, get, mirror, pattern, text, within};
 
 /// A gateway in front of the one of `behind`, over HTTP/3.
 pub(super) fn in_front(name: &str, behind: &Site, rest: &str, top: &str) -> (Site, Directory) {
@@ -84,50 +78,4 @@ async fn early_data_is_marked_and_refused_by_the_back_end() {
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     }
     assert!(early > 0);
-}
-
-fn websocket() -> Request<crate::site::Body> {
-    let mut request = get1("/ws");
-    for (name, value) in [("connection", "upgrade"), ("upgrade", "websocket"), ("sec-websocket-version", "13")] {
-        request.headers_mut().insert(name, value.parse().unwrap());
-    }
-    request
-}
-
-/// A WebSocket goes to the same host and port over TCP.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_websocket_goes_over_tcp() {
-    let made = super::origin::certified();
-    let tcp = Secure::start_at("127.0.0.1:0".parse().unwrap(), &made, &[b"h2", b"http/1.1"]).await;
-    let origin = super::Origin::start_at(tcp.address, &made, tiderace::Profile::default(), super::mirror).await;
-    let (site, _roots) = gateway("h3-websocket", &tcp.certificate, &super::route(tcp.address, ""));
-    let (_endpoint, mut h3) = site.h3().await;
-    over_quic(&site, &mut h3).await;
-    let response = within(site.h1().await.send_request(websocket())).await.unwrap();
-    assert_eq!(response.status(), 101, "{:?}", response.into_body().collect().await.map(|body| body.to_bytes()));
-    let mut stream = TokioIo::new(hyper::upgrade::on(response).await.unwrap());
-    stream.write_all(b"ping").await.unwrap();
-    stream.flush().await.unwrap();
-    let mut bytes = [0; 4];
-    within(stream.read_exact(&mut bytes)).await.unwrap();
-    assert_eq!(&bytes, b"ping");
-    // It says nothing about what other requests get.
-    assert_eq!(super::back_end(&site, "protocol"), "h3");
-    // Without TCP it is a bad gateway, and the log says why.
-    let alone = super::Origin::start(super::mirror).await;
-    let (site, _roots) = gateway("h3-websocket-alone", &alone.certificate, &super::route(alone.address, ""));
-    assert_eq!(within(site.h1().await.send_request(websocket())).await.unwrap().status(), 502);
-    let log = || crate::site::read(&site.directory.0.join("access.log"));
-    crate::site::until(|| log().contains("over QUIC: other protocols are not carried; over TCP: "), true).await;
-    drop(origin);
-    // The same for an extended CONNECT, with datagrams and without, and the connection goes on.
-    let config = super::route(alone.address, "tunnels = [\"websocket\", \"connect-udp\"]");
-    let (site, _roots) = gateway("h3-connect-alone", &alone.certificate, &config);
-    let (_endpoint, mut h3) = site.h3().await;
-    for protocol in ["connect-udp", "websocket"] {
-        let protocol = h3_quic::Protocol::from_static(protocol);
-        let request = Request::connect("https://localhost/tunnel").extension(protocol).body(full("")).unwrap();
-        assert_eq!(within(h3.send(request)).await.unwrap().status(), 502);
-    }
-    over_quic(&site, &mut h3).await;
 }

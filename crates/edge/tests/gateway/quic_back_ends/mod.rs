@@ -7,6 +7,7 @@ mod interim;
 pub(crate) mod origin;
 mod pool;
 mod priorities;
+mod tunnels;
 
 use std::{sync::Arc, time::Duration};
 
