@@ -253,9 +253,11 @@ async fn is_in_time(target: &Target, is_safe: bool, peer: &Peer, entry: &mut Ent
 
 /// Returns whether the end of a request without content may still arrive: in HTTP/3 it may be in a separate packet.
 fn may_end_apart(request: &Request<AnyBody>) -> bool {
-    let says_nothing = !request.headers().contains_key(header::CONTENT_LENGTH) && !request.body().is_end_stream();
-    let is_without = request.method().is_safe() || *request.method() == Method::DELETE;
-    says_nothing && is_without && request.version() == Version::HTTP_3
+    let is_without = match request.headers().get(header::CONTENT_LENGTH) {
+        Some(length) => length == "0",
+        None => request.method().is_safe() || *request.method() == Method::DELETE,
+    };
+    is_without && !request.body().is_end_stream() && request.version() == Version::HTTP_3
 }
 
 /// The response of a proxy.

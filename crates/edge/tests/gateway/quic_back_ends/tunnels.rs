@@ -79,6 +79,18 @@ async fn exchange(stream: impl AsyncRead + AsyncWrite + Unpin) {
     assert!(back == content, "{} bytes", back.len());
 }
 
+/// Sends a datagram until one comes back: they may be lost.
+async fn exchange_datagram(datagrams: &Datagrams, datagram: &[u8]) -> Bytes {
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < crate::site::LIMIT {
+        datagrams.send(datagram).unwrap();
+        if let Ok(back) = tokio::time::timeout(Duration::from_secs(1), datagrams.recv()).await {
+            return back.unwrap();
+        }
+    }
+    panic!("no datagram comes back");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_websocket_of_each_version_goes_over_http3() {
     let origin = Origin::start(echo).await;
@@ -155,12 +167,7 @@ async fn datagrams_go_as_datagrams_or_as_capsules() {
     say.send_data(Bytes::copy_from_slice(&whole[..500])).await.unwrap();
     for number in 0..20 {
         let text = format!("datagram {number}");
-        let back = loop {
-            datagrams.send(text.as_bytes()).unwrap();
-            if let Ok(back) = tokio::time::timeout(Duration::from_secs(2), datagrams.recv()).await {
-                break back.unwrap();
-            }
-        };
+        let back = exchange_datagram(&datagrams, text.as_bytes()).await;
         assert!(back.starts_with(b"DATAGRAM "), "{back:?}");
     }
     say.send_data(Bytes::copy_from_slice(&whole[500..])).await.unwrap();
@@ -180,7 +187,9 @@ async fn datagrams_go_as_datagrams_or_as_capsules() {
     let mut stream = TokioIo::new(hyper::upgrade::on(&mut response).await.unwrap());
     let (mut out, mut capsules, mut buffer) = (Vec::new(), Capsules::new(10_000), vec![0; 4_096]);
     capsule::write(&mut out, capsule::DATAGRAM, b"from http/1.1");
+    let begun = std::time::Instant::now();
     let back = loop {
+        assert!(begun.elapsed() < crate::site::LIMIT, "no capsule comes back");
         stream.write_all(&out).await.unwrap();
         stream.flush().await.unwrap();
         let Ok(length) = tokio::time::timeout(Duration::from_secs(2), stream.read(&mut buffer)).await else { continue };
@@ -244,12 +253,7 @@ async fn connect_udp_passes_two_gateways() {
     for round in 0..3 {
         for size in [1, 100, 900] {
             let payload = [&[0], &pattern(size)[..]].concat();
-            let back = loop {
-                datagrams.send(&payload).unwrap();
-                if let Ok(back) = tokio::time::timeout(Duration::from_secs(2), datagrams.recv()).await {
-                    break back.unwrap();
-                }
-            };
+            let back = exchange_datagram(&datagrams, &payload).await;
             assert!(back == payload, "{round} {size}");
             // Copies of former attempts are no answers to later ones.
             tokio::time::sleep(Duration::from_millis(20)).await;
