@@ -9,6 +9,7 @@ mod list;
 mod live;
 mod metadata;
 mod new;
+mod outputs;
 #[cfg(target_os = "linux")]
 mod outside;
 mod play;
@@ -17,6 +18,8 @@ mod sample;
 #[cfg(target_os = "linux")]
 mod shell;
 mod suite;
+#[cfg(target_os = "linux")]
+mod table;
 mod tools;
 mod trust;
 
@@ -149,32 +152,9 @@ struct RunArgs {
     /// Threads to run on [default: one per core]
     #[arg(long, value_name = "N")]
     threads: Option<std::num::NonZeroUsize>,
-    /// Run in real time, on an emulated network of this machine, with the kernel's TCP beside our stacks (Linux; see below)
     #[cfg(target_os = "linux")]
-    #[arg(long)]
-    real_time: bool,
-    /// In real time: accept runs during which other programs used much of the CPU
-    #[cfg(target_os = "linux")]
-    #[arg(long, requires = "real_time")]
-    accept_busy: bool,
-    /// In real time: one more contender, named `command`. Run this with `sh -c` as its server; {server}, {port}, {bytes} and other placeholders
-    /// are filled in (docs/lab.md)
-    #[cfg(target_os = "linux")]
-    #[arg(long, value_name = "COMMAND", requires = "real_time", requires = "client")]
-    server: Option<String>,
-    /// In real time: the client of that contender, one for each connection; measured until it ends with exit code 0
-    #[cfg(target_os = "linux")]
-    #[arg(long, value_name = "COMMAND", requires = "real_time", requires = "server")]
-    client: Option<String>,
-    /// In real time: show goodput, RTT, window, losses and state of the contender that runs on a screen of its own; the last line has the
-    /// keys. Without a terminal, or with --json, lines every 5 s
-    #[cfg(target_os = "linux")]
-    #[arg(long, requires = "real_time")]
-    screen: bool,
-    /// In real time: serve metrics for Prometheus there while the runs go on, such as at 127.0.0.1:9465
-    #[cfg(target_os = "linux")]
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "real_time")]
-    prometheus: Option<std::net::SocketAddr>,
+    #[command(flatten)]
+    live: live::RealTimeArgs,
     #[command(flatten)]
     settings: Settings,
 }
@@ -250,7 +230,7 @@ struct ReportArgs {
     #[command(flatten)]
     shown: Shown,
     #[command(flatten)]
-    outputs: campaign::Outputs,
+    outputs: outputs::Outputs,
 }
 
 /// Runs the subcommand.
@@ -286,13 +266,13 @@ fn run_scenario(args: &RunArgs) -> Result<ExitCode, Failure> {
     #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "commands are for Linux"))]
     let (mut scenario, mut overrides) = (load(&args.scenario)?, args.settings.overrides(args.seeds, args.seed));
     #[cfg(target_os = "linux")]
-    live::select_commands(args, &mut scenario, &mut overrides);
+    live::select_commands(&args.live, &args.settings.cc, &mut scenario, &mut overrides);
     let scenario = overrides.apply(scenario)?;
     #[cfg(target_os = "linux")]
     let scenario = {
         let mut scenario = scenario;
-        live::select(&mut scenario, &args.settings.cc, args.real_time)?;
-        if args.real_time {
+        live::select(&mut scenario, &args.settings.cc, args.live.real_time)?;
+        if args.live.real_time {
             return live::run(args, scenario);
         }
         scenario
@@ -305,7 +285,7 @@ fn run_scenario(args: &RunArgs) -> Result<ExitCode, Failure> {
             ))
             .hint("`tiderace lab replay RECORDS --run N --qlog DIR` logs one run of its records"));
         }
-        let outputs = campaign::Outputs::headlines(args.shown, args.json);
+        let outputs = outputs::Outputs::headlines(args.shown, args.json);
         return campaign::start(scenario, &args.out, args.threads, &outputs);
     }
     let contenders = contenders(&scenario)?;
@@ -465,7 +445,7 @@ fn report(args: &ReportArgs) -> Result<ExitCode, Failure> {
     let (manifest, _) = lab::journal::Records::open(&args.records).map_err(unreadable)?;
     if manifest.scenario.has_points() || args.outputs.needs_matrix() {
         let outputs = args.outputs.clone().with_headlines(args.shown);
-        let report = campaign::publish(&args.records, &outputs, Vec::new())?;
+        let report = outputs::publish(&args.records, &outputs, Vec::new())?;
         return Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) });
     }
     let (mut manifest, mut records) = record::read(BufReader::new(file)).map_err(unreadable)?;

@@ -47,6 +47,22 @@ pub struct Manifest {
     pub contenders: Vec<Identity>,
 }
 
+impl Manifest {
+    /// Returns whether its runs are in real time.
+    pub fn is_real_time(&self) -> bool {
+        self.lab.ends_with(REAL_TIME)
+    }
+
+    /// Time of its runs, by the clock that they have.
+    pub(crate) fn seconds(&self, seconds: f64) -> String {
+        if self.is_real_time() {
+            format!("{seconds:.0} seconds in real time")
+        } else {
+            format!("{seconds:.0} virtual seconds")
+        }
+    }
+}
+
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {

@@ -43,7 +43,7 @@ pub use html::{Samples, html};
 pub use matrix::{Control, Effect, MATRIX_SCHEMA, MatrixReport, PointRow, Quoted, Ranking, Size};
 pub use plain::{csv, markdown};
 pub use plot::{Along, Curve, Measured, curves};
-pub use points::{points, varied};
+pub use points::{LISTED, points, varied};
 pub use pull_request::pull_request;
 pub use series::TimeSeries;
 pub use style::{Style, wrap as wrapped};

@@ -1,7 +1,6 @@
 //! `tiderace lab matrix`, `resume` and `replay`: many runs, in a file that survives an interruption at any time.
 
 use std::{
-    fs,
     io::IsTerminal,
     num::NonZeroUsize,
     path::{Path, PathBuf},
@@ -18,16 +17,20 @@ use lab::{
     journal::{Journal, JournalError, Records},
     plan::Plan,
     qlog::Logs,
-    record::Manifest,
-    report::{MatrixReport, csv, html, markdown, points, records},
+    record::{Manifest, REAL_TIME},
     scenario::{Scenario, load},
     selftest::{self, Check},
-    summary::Summary,
 };
 
 use transport::qlog::Format;
 
-use super::{LAB, Settings, metadata, present, sample, writable};
+#[cfg(target_os = "linux")]
+use super::live;
+use super::{
+    LAB, Settings, metadata,
+    outputs::{Outputs, publish},
+    present, writable,
+};
 use crate::{
     failure::{Failure, SELF_TEST, UNSOUND},
     stdout::write_out,
@@ -38,12 +41,17 @@ use crate::{
 /// Records are stored while the matrix runs. Ctrl-C ends it after the runs in progress; `tiderace lab resume FILE` continues. With --html
 /// the report is also written as a page.
 ///
+/// With --real-time the runs are made on this machine, one after the other, on emulated networks, with the kernel's TCP beside our stacks, as in
+/// `tiderace lab run --real-time`. The time that this takes is printed first. Ctrl-C drops the run in progress, and the report of the others is
+/// marked as partial.
+///
 /// Exit code 0: all runs are complete and may be used. 1: a run failed. 2: the scenario or an option is wrong, or the records cannot be
 /// written. 3: the self-test failed, and nothing was run. 130: ended before it was complete.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
   tiderace lab matrix claims-rtt --html report.html
-  tiderace lab matrix okru-mobile --vary path.loss-burst=1,3,6")]
+  tiderace lab matrix okru-mobile --vary path.loss-burst=1,3,6
+  tiderace lab matrix mobile --real-time --vary path.rtt=20ms,80ms --cc cubic,kernel-cubic")]
 pub(super) struct MatrixArgs {
     /// Preset (see `tiderace lab list`) or scenario file
     #[arg(value_name = "NAME|FILE")]
@@ -64,6 +72,9 @@ pub(super) struct MatrixArgs {
     effort: EffortArgs,
     #[command(flatten)]
     outputs: Outputs,
+    #[cfg(target_os = "linux")]
+    #[command(flatten)]
+    live: live::RealTimeArgs,
     #[command(flatten)]
     settings: Settings,
 }
@@ -81,6 +92,10 @@ pub(super) struct ResumeArgs {
     effort: EffortArgs,
     #[command(flatten)]
     outputs: Outputs,
+    /// Of a matrix in real time: accept runs during which other programs used much of the CPU
+    #[cfg(target_os = "linux")]
+    #[arg(long)]
+    accept_busy: bool,
 }
 
 /// Repeat a stored run, and compare it with its record.
@@ -113,53 +128,6 @@ struct EffortArgs {
     threads: Option<NonZeroUsize>,
 }
 
-/// Outputs besides the text.
-#[derive(Clone, Debug, Default, Parser)]
-pub(super) struct Outputs {
-    /// Write the report as a self-contained HTML file
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// Write every point as CSV
-    #[arg(long, value_name = "FILE")]
-    csv: Option<PathBuf>,
-    /// Write every run as a row of a Parquet file; needs a build with `--features columns`
-    #[arg(long, value_name = "FILE")]
-    parquet: Option<PathBuf>,
-    /// Print the report as JSON
-    #[arg(long)]
-    pub(super) json: bool,
-    /// Print the headlines in place of the Markdown.
-    #[arg(skip)]
-    headlines: Option<super::Shown>,
-}
-
-impl Outputs {
-    /// The headlines on the terminal, or JSON, and no files.
-    pub(super) fn headlines(shown: super::Shown, json: bool) -> Self {
-        Self { json, ..Self::default() }.with_headlines(shown)
-    }
-
-    /// The same, with the headlines in place of the Markdown.
-    pub(super) const fn with_headlines(mut self, shown: super::Shown) -> Self {
-        self.headlines = Some(shown);
-        self
-    }
-
-    /// Returns whether an output is requested that only the report of a matrix has.
-    pub(super) const fn needs_matrix(&self) -> bool {
-        self.html.is_some() || self.csv.is_some() || self.parquet.is_some()
-    }
-
-    /// Refuses before the runs what could not be written after them.
-    pub(super) fn possible(&self) -> Result<(), Failure> {
-        if cfg!(feature = "columns") || self.parquet.is_none() {
-            return Ok(());
-        }
-        Err(Failure::unsupported("this program was built without Parquet")
-            .hint("build it with `cargo build --release --features columns`, or use the Python package in python/"))
-    }
-}
-
 /// `FIELD=VALUE,...` with numbers as numbers.
 fn factor(text: &str) -> Result<(String, Vec<serde_json::Value>), String> {
     let (name, values) = text.split_once('=').ok_or("expected FIELD=VALUE,...")?;
@@ -171,9 +139,19 @@ fn factor(text: &str) -> Result<(String, Vec<serde_json::Value>), String> {
 }
 
 pub(super) fn matrix(args: &MatrixArgs) -> Result<ExitCode, Failure> {
-    let mut scenario = args.settings.overrides(args.seeds, args.seed).apply(load(&args.scenario)?)?;
+    #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "commands are for Linux"))]
+    let (mut scenario, mut overrides) = (load(&args.scenario)?, args.settings.overrides(args.seeds, args.seed));
+    #[cfg(target_os = "linux")]
+    live::select_commands(&args.live, &args.settings.cc, &mut scenario, &mut overrides);
+    let mut scenario = overrides.apply(scenario)?;
+    #[cfg(target_os = "linux")]
+    live::select(&mut scenario, &args.settings.cc, args.live.real_time)?;
     for (name, values) in &args.vary {
         scenario.vary(name, values.clone());
+    }
+    #[cfg(target_os = "linux")]
+    if args.live.real_time {
+        return live::matrix::start(scenario, &args.out, &args.live, &args.outputs);
     }
     start(scenario, &args.out, args.effort.threads, &args.outputs)
 }
@@ -192,13 +170,7 @@ pub(super) fn start(
     let plan = Plan::new(scenario)?;
     let manifest = manifest(&plan)?;
     writable(out, "--out")?;
-    let path = records_path(out, &manifest);
-    if path.exists()
-        && Journal::open(&path, |_| plan.len()).is_ok_and(|(journal, ..)| journal.missing().next().is_some())
-    {
-        return Err(Failure::new(format_args!("{} is there and not complete", path.display()))
-            .hint(format_args!("go on with `tiderace lab resume {}`, or remove it", path.display())));
-    }
+    let path = path_of_new(out, &manifest, plan.len())?;
     let checks = self_test(&plan)?;
     if let Some(code) = refused(&checks) {
         return Ok(code);
@@ -207,6 +179,16 @@ pub(super) fn start(
         .map_err(|error| Failure::new(format_args!("cannot write {}: {error}", path.display())))?;
     metadata::store(&path, &metadata::collect(LAB));
     execute(&plan, journal, &EffortArgs { threads }, outputs, checks)
+}
+
+/// Path of the records of a matrix that begins. Refuses to replace one that is not complete.
+pub(super) fn path_of_new(out: &Path, manifest: &Manifest, runs: usize) -> Result<PathBuf, Failure> {
+    let path = records_path(out, manifest);
+    if path.exists() && Journal::open(&path, |_| runs).is_ok_and(|(journal, ..)| journal.missing().next().is_some()) {
+        return Err(Failure::new(format_args!("{} is there and not complete", path.display()))
+            .hint(format_args!("go on with `tiderace lab resume {}`, or remove it", path.display())));
+    }
+    Ok(path)
 }
 
 pub(super) fn resume(args: &ResumeArgs) -> Result<ExitCode, Failure> {
@@ -227,7 +209,10 @@ pub(super) fn resume(args: &ResumeArgs) -> Result<ExitCode, Failure> {
     let Some(plan) = plan else { return Err(Failure::new("the manifest was not read")) };
     present(plan.base())?;
     args.outputs.possible()?;
-    let manifest = manifest(&plan)?;
+    let mut manifest = manifest(&plan)?;
+    if stored.is_real_time() {
+        manifest.lab += REAL_TIME;
+    }
     if manifest.contenders != stored.contenders || manifest.lab != stored.lab {
         return Err(Failure::new(format_args!(
             "{} was written by {}, this is {}",
@@ -244,6 +229,10 @@ pub(super) fn resume(args: &ResumeArgs) -> Result<ExitCode, Failure> {
         eprintln!("Damaged lines: {:?}: their runs are run again.", damage.lines);
     }
     eprintln!("{} of {} runs are there.", journal.stored(), plan.len());
+    #[cfg(target_os = "linux")]
+    if stored.is_real_time() {
+        return live::matrix::resume(&plan, journal, args.accept_busy, &args.outputs);
+    }
     let checks = self_test(&plan)?;
     if let Some(code) = refused(&checks) {
         return Ok(code);
@@ -254,6 +243,10 @@ pub(super) fn resume(args: &ResumeArgs) -> Result<ExitCode, Failure> {
 pub(super) fn replay(args: &ReplayArgs) -> Result<ExitCode, Failure> {
     let (manifest, records) = Records::open(&args.records)
         .map_err(|error| Failure::new(format_args!("{}: {error}", args.records.display())))?;
+    if manifest.is_real_time() {
+        return Err(Failure::new("a run in real time cannot be repeated: the machine is part of it")
+            .hint("`tiderace lab matrix` without --real-time makes runs that can be"));
+    }
     present(&manifest.scenario)?;
     let plan = Plan::new(manifest.scenario)?;
     let mut found = None;
@@ -357,45 +350,6 @@ fn execute(
     })?;
     let report = publish(&path, outputs, checks)?;
     Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
-}
-
-/// Creates the report of stored records, writes the requested files and prints it.
-pub(super) fn publish(path: &Path, outputs: &Outputs, checks: Vec<Check>) -> Result<MatrixReport, Failure> {
-    let summary = Summary::read(path).map_err(|error| Failure::new(format_args!("{}: {error}", path.display())))?;
-    let report = MatrixReport::new(&summary, checks);
-    let write = |file: &Path, text: String| {
-        fs::write(file, text).map_err(|error| Failure::new(format_args!("cannot write {}: {error}", file.display())))
-    };
-    if let Some(file) = &outputs.html {
-        let scenario = &summary.manifest.scenario;
-        write(file, html(&report, scenario, &metadata::load(path), &sample::samples(&report, scenario, path)))?;
-    }
-    if let Some(file) = &outputs.csv {
-        write(file, csv(&report))?;
-    }
-    outputs.possible()?;
-    #[cfg(feature = "columns")]
-    if let Some(file) = &outputs.parquet {
-        write_parquet(path, file)?;
-    }
-    if outputs.json {
-        let json = serde_json::to_string(&report).map_err(|error| Failure::new(format_args!("{error}")))?;
-        write_out(&(json + "\n"))?;
-    } else if let Some(shown) = outputs.headlines.filter(|shown| !shown.all) {
-        let headlines = points(&summary, &report.self_test, shown.style());
-        write_out(&format!("{headlines}\n{}", records(path)))?;
-    } else {
-        write_out(&format!("{}\nRecords (JSON lines): {}\n", markdown(&report), path.display()))?;
-    }
-    Ok(report)
-}
-
-/// Writes the records as columns.
-#[cfg(feature = "columns")]
-fn write_parquet(records: &Path, file: &Path) -> Result<(), Failure> {
-    lab::columns::write_parquet(records, file)
-        .map(drop)
-        .map_err(|error| Failure::new(format_args!("cannot write {}: {error}", file.display())))
 }
 
 /// The first Ctrl-C requests an orderly end; the second ends the program at once and loses only the runs in progress.

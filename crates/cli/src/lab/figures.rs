@@ -1,19 +1,16 @@
-//! Figures of runs in real time while they go on: `lab run --real-time` with `--screen` or `--prometheus`.
+//! Figures of runs in real time while they go on, for `--screen` and `--prometheus`, and their early end.
 
 use std::{
     cell::RefCell,
+    net::SocketAddr,
     ops::ControlFlow,
     thread,
     time::{Duration, Instant},
 };
 
-use lab::{
-    record::Record,
-    scenario::{Scenario, Workload},
-};
+use lab::record::Record;
 use live::{Sender, Watch};
 
-use super::RunArgs;
 use crate::{
     failure::Failure,
     interrupt::Interrupt,
@@ -26,6 +23,30 @@ use crate::{
 /// Connections of a contender that are followed each on its own. More are followed as one.
 const SEPARATE_MAX: u32 = 8;
 
+/// Options of those who watch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Watching {
+    /// On a screen.
+    pub(super) screen: bool,
+    /// As lines, since the report is JSON.
+    pub(super) json: bool,
+    /// As metrics, at this address.
+    pub(super) prometheus: Option<SocketAddr>,
+}
+
+/// A run that begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Beginning<'a> {
+    /// Number of the run, from 0.
+    pub(super) place: usize,
+    /// Number of its contender.
+    pub(super) contender: usize,
+    /// Seed, and values of factors.
+    pub(super) stage: &'a str,
+    /// Streams carry its data.
+    pub(super) has_streams: bool,
+}
+
 /// Figures of all runs, for those who watch.
 pub(super) struct Figures {
     meter: Meter,
@@ -34,45 +55,33 @@ pub(super) struct Figures {
     stop: Stop,
     /// Subjects of each contender: its connections, or all of them in one.
     subjects: Vec<Vec<Followed>>,
-    has_streams: bool,
-    /// Number of the runs, and time that each takes.
-    runs: (usize, Duration),
+    /// Time that each run takes.
+    spans: Vec<Duration>,
 }
 
 impl Figures {
-    /// Starts what the options ask for, and listens for Ctrl-C; `None` if nothing is asked for. Starts threads: namespaces that need a process of one thread come first.
+    /// Starts what the options ask for, and listens for Ctrl-C. Starts threads: namespaces that need a process of one thread come first.
+    /// Connections of a contender are followed each on its own if there are few, `connections` of them in every run.
     ///
     /// # Errors
     /// When the address of `--prometheus` or the terminal cannot be used.
     pub(super) fn start(
-        args: &RunArgs,
-        scenario: &Scenario,
+        watching: Watching,
+        title: &str,
         names: &[String],
-        runs: usize,
-    ) -> Result<Option<Self>, Failure> {
-        // Commands have files, which somebody has to remove after Ctrl-C.
-        if !args.screen && args.prometheus.is_none() && scenario.contenders.commands.is_empty() {
-            return Ok(None);
-        }
-        let span = scenario.run.end().as_secs_f64();
-        let meter = Meter::new(&format!("lab run {}", scenario.name), None);
-        let exporter = args.prometheus.map(|address| Exporter::start(address, meter.clone())).transpose()?;
+        connections: u32,
+        spans: Vec<Duration>,
+    ) -> Result<Self, Failure> {
+        let meter = Meter::new(title, None);
+        let exporter = watching.prometheus.map(|address| Exporter::start(address, meter.clone())).transpose()?;
         let stop = Stop::default();
         listen(stop.clone())?;
-        let subjects = names.iter().map(|name| follow(&meter, name, scenario.traffic.connections)).collect();
-        let shown = args.screen.then(|| {
+        let subjects = names.iter().map(|name| follow(&meter, name, connections)).collect();
+        let shown = watching.screen.then(|| {
             let stop = stop.clone();
-            Shown::start(meter.clone(), args.json, move || stop.ask())
+            Shown::start(meter.clone(), watching.json, move || stop.ask())
         });
-        Ok(Some(Self {
-            meter,
-            shown: shown.transpose()?,
-            _exporter: exporter,
-            stop,
-            subjects,
-            has_streams: scenario.traffic.workload != Workload::Datagrams,
-            runs: (runs, Duration::from_secs_f64(span)),
-        }))
+        Ok(Self { meter, shown: shown.transpose()?, _exporter: exporter, stop, subjects, spans })
     }
 
     /// Returns whether it shows the progress.
@@ -80,24 +89,22 @@ impl Figures {
         self.shown.is_some()
     }
 
-    /// Shows one of the runs, from 0, of this contender; `None` when somebody has asked to end.
-    pub(super) fn run(
-        &self,
-        place: usize,
-        contender: usize,
-        seed: u64,
-        run: impl FnOnce(&Watch<'_>) -> Record,
-    ) -> Option<Record> {
+    /// Time that the runs from this one on take.
+    pub(super) fn left(&self, place: usize) -> Duration {
+        self.spans.iter().skip(place).sum()
+    }
+
+    /// Shows a run; `None` when somebody has asked to end.
+    pub(super) fn run(&self, beginning: Beginning<'_>, run: impl FnOnce(&Watch<'_>) -> Record) -> Option<Record> {
         if self.stop.is_asked() {
             return None;
         }
-        let (runs, span) = self.runs;
+        let Beginning { place, contender, stage, has_streams } = beginning;
         {
             let mut state = self.meter.state();
-            let left = span * u32::try_from(runs - place).unwrap_or(u32::MAX);
             // Networks take a moment to begin and to end.
-            state.length = Some(state.begun.elapsed() + left);
-            state.stage = Some(format!("run {} of {runs}, seed {seed}", place + 1));
+            state.length = Some(state.begun.elapsed() + self.left(place));
+            state.stage = Some(format!("run {} of {}, {stage}", place + 1, self.spans.len()));
         }
         let subjects = &self.subjects[contender];
         // Of this run: metrics begin anew with each, and those who read them expect that of counters.
@@ -108,7 +115,8 @@ impl Figures {
             }
             let mut rtts = rtts.borrow_mut();
             rtts.resize(senders.len(), Histogram::default());
-            let samples = senders.iter().zip(&mut *rtts).map(|(sender, rtts)| self.sample(sender.as_ref(), rtts));
+            let samples =
+                senders.iter().zip(&mut *rtts).map(|(sender, rtts)| sample(sender.as_ref(), has_streams, rtts));
             let samples: Vec<Sample> = samples.collect();
             let now = Instant::now();
             if subjects.len() == samples.len() {
@@ -123,26 +131,26 @@ impl Figures {
         subjects.iter().for_each(|subject| subject.bring(Instant::now(), Sample::default()));
         (!self.stop.is_asked()).then_some(record)
     }
+}
 
-    /// A sample of the meter, whose RTT samples are all of the run: `rtts` has those before.
-    fn sample(&self, sender: Option<&Sender>, rtts: &mut Histogram) -> Sample {
-        let Some(sender) = sender else { return Sample::default() };
-        sender.rtts.iter().flatten().for_each(|&rtt| rtts.record(rtt));
-        Sample {
-            received: None,
-            sent: sender.bytes.filter(|_| self.has_streams),
-            rtt: sender.smoothed_rtt,
-            window: sender.window,
-            in_flight: sender.in_flight,
-            pacing_rate: sender.pacing_rate.map(|rate| rate.as_bps()),
-            delivery_rate: sender.delivery_rate.map(|rate| rate.as_bps()),
-            packets_sent: sender.packets_sent,
-            packets_lost: sender.packets_lost,
-            packets_repaired: sender.packets_repaired,
-            acks: sender.acks,
-            state: sender.state,
-            rtts: sender.rtts.is_some().then_some(*rtts),
-        }
+/// A sample of the meter, whose RTT samples are all of the run: `rtts` has those before.
+fn sample(sender: Option<&Sender>, has_streams: bool, rtts: &mut Histogram) -> Sample {
+    let Some(sender) = sender else { return Sample::default() };
+    sender.rtts.iter().flatten().for_each(|&rtt| rtts.record(rtt));
+    Sample {
+        received: None,
+        sent: sender.bytes.filter(|_| has_streams),
+        rtt: sender.smoothed_rtt,
+        window: sender.window,
+        in_flight: sender.in_flight,
+        pacing_rate: sender.pacing_rate.map(|rate| rate.as_bps()),
+        delivery_rate: sender.delivery_rate.map(|rate| rate.as_bps()),
+        packets_sent: sender.packets_sent,
+        packets_lost: sender.packets_lost,
+        packets_repaired: sender.packets_repaired,
+        acks: sender.acks,
+        state: sender.state,
+        rtts: sender.rtts.is_some().then_some(*rtts),
     }
 }
 

@@ -1,29 +1,68 @@
 //! `tiderace lab run SCENARIO --real-time`: contenders on an emulated network of this machine, the kernel's TCP among them.
 
-use std::{fmt::Write, process::ExitCode};
+pub(super) mod matrix;
+pub(super) mod tables;
 
+use std::{net::SocketAddr, process::ExitCode};
+
+use clap::Parser;
 use emu::network::{Network, Privilege, controllers};
 use indicatif::ProgressBar;
 use lab::{
     contender::Contender,
     experiment::{Experiment, keep_whole_seeds, store},
-    figure::Figure,
-    record::{LAB, REAL_TIME, Record, RunOutcome},
+    record::{LAB, REAL_TIME, RealTime, Record},
     report::Report,
-    scenario::{Overrides, Programs, Scenario},
-    selftest::Check,
+    scenario::{Overrides, Programs, Scenario, Workload},
 };
-use live::{Agreement, KERNEL, Kernel, Tolerated, Watch, agreements, find_program, run_one, run_watched};
+use live::{KERNEL, Kernel, Tolerated, Watch, agreements, find_program, run_one, run_watched};
 use units::duration_text;
 
-use super::{RunArgs, contenders, figures::Figures, outside, print, progress, shell, writable};
+use self::tables::{agreement, checks, costs};
+use super::{
+    RunArgs, contenders,
+    figures::{Beginning, Figures, Watching},
+    outputs::Outputs,
+    outside, print, progress, shell, writable,
+};
 use crate::{
     failure::{Failure, UNSOUND},
     stdout::write_out,
 };
 
+/// Options of runs in real time.
+#[derive(Debug, Default, Parser)]
+pub(super) struct RealTimeArgs {
+    /// Run in real time, on an emulated network of this machine, with the kernel's TCP beside our stacks (Linux; see below)
+    #[arg(long)]
+    pub(super) real_time: bool,
+    /// In real time: accept runs during which other programs used much of the CPU
+    #[arg(long, requires = "real_time")]
+    accept_busy: bool,
+    /// In real time: one more contender, named `command`. Run this with `sh -c` as its server; {server}, {port}, {bytes} and other placeholders
+    /// are filled in (docs/lab.md)
+    #[arg(long, value_name = "COMMAND", requires = "real_time", requires = "client")]
+    server: Option<String>,
+    /// In real time: the client of that contender, one for each connection; measured until it ends with exit code 0
+    #[arg(long, value_name = "COMMAND", requires = "real_time", requires = "server")]
+    client: Option<String>,
+    /// In real time: show goodput, RTT, window, losses and state of the contender that runs on a screen of its own; the last line has the
+    /// keys. Without a terminal, or with --json, lines every 5 s
+    #[arg(long, requires = "real_time")]
+    screen: bool,
+    /// In real time: serve metrics for Prometheus there while the runs go on, such as at 127.0.0.1:9465
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "real_time")]
+    prometheus: Option<SocketAddr>,
+}
+
 /// Contenders of the kernel that join when none is named.
 const USUAL: [&str; 2] = ["kernel-cubic", "kernel-bbr"];
+
+impl RealTimeArgs {
+    const fn watching(&self, json: bool) -> Watching {
+        Watching { screen: self.screen, json, prometheus: self.prometheus }
+    }
+}
 
 /// Splits the names in `--cc` into controllers of this stack and contenders of the kernel.
 pub(super) fn split(named: &[String]) -> (Vec<String>, Vec<String>) {
@@ -36,9 +75,13 @@ const COMMAND: &str = "command";
 
 /// Adds the contender of `--server` and `--client`, and leaves those commands that `--cc` names, if it names anybody. Their names are taken from
 /// the controllers in `overrides`.
-pub(super) fn select_commands(args: &RunArgs, scenario: &mut Scenario, overrides: &mut Overrides) {
+pub(super) fn select_commands(
+    args: &RealTimeArgs,
+    named: &[String],
+    scenario: &mut Scenario,
+    overrides: &mut Overrides,
+) {
     let commands = &mut scenario.contenders.commands;
-    let named = &args.settings.cc;
     overrides.congestion.retain(|name| !commands.iter().any(|one| one.name == *name));
     if !named.is_empty() {
         commands.retain(|one| named.contains(&one.name));
@@ -104,10 +147,13 @@ pub(super) fn select(scenario: &mut Scenario, named: &[String], real_time: bool)
 /// Runs the scenario in real time.
 pub(super) fn run(args: &RunArgs, mut scenario: Scenario) -> Result<ExitCode, Failure> {
     let seeds = u64::from(scenario.run.seeds);
-    let settings = shell::settings(&scenario, scenario.run.seed)?;
     if args.qlog.is_some() {
         return Err(Failure::new("--qlog is for runs in virtual time").hint("leave out --real-time, or --qlog"));
     }
+    if scenario.has_points() {
+        return matrix::start(scenario, &args.out, &args.live, &Outputs::headlines(args.shown, args.json));
+    }
+    let settings = shell::settings(&scenario, scenario.run.seed)?;
     // While this process has one thread.
     let privilege = Privilege::acquire()?;
     let all = contenders(&scenario)?;
@@ -131,17 +177,30 @@ pub(super) fn run(args: &RunArgs, mut scenario: Scenario) -> Result<ExitCode, Fa
     );
     let names: Vec<String> = all.iter().map(|contender| contender.identity().name).collect();
     let runs = cells.len();
-    let figures = Figures::start(args, &scenario, &names, runs)?;
+    // Commands have files, which somebody has to remove after Ctrl-C.
+    let watched = args.live.screen || args.live.prometheus.is_some() || !scenario.contenders.commands.is_empty();
+    let begin = || {
+        let (title, spans) =
+            (format!("lab run {}", scenario.name), vec![std::time::Duration::from_secs_f64(span); runs]);
+        Figures::start(args.live.watching(args.json), &title, &names, scenario.traffic.connections, spans)
+    };
+    let figures = watched.then(begin).transpose()?;
     let is_shown = figures.as_ref().is_some_and(Figures::shows);
     let bar = if is_shown { ProgressBar::hidden() } else { progress(runs) };
     let (mut records, mut path) = (Vec::new(), None);
     for (place, cell) in cells.into_iter().enumerate() {
-        let (contender, tolerated) = (all[cell.contender].as_ref(), Tolerated { busy: args.accept_busy });
+        let (contender, tolerated) = (all[cell.contender].as_ref(), Tolerated { busy: args.live.accept_busy });
         let record = match &figures {
             None => run_one(&scenario, contender, cell.seed, tolerated),
             Some(figures) => {
                 let watched = |watch: &Watch<'_>| run_watched(&scenario, contender, cell.seed, tolerated, watch);
-                match figures.run(place, cell.contender, cell.seed, watched) {
+                let beginning = Beginning {
+                    place,
+                    contender: cell.contender,
+                    stage: &format!("seed {}", cell.seed),
+                    has_streams: scenario.traffic.workload != Workload::Datagrams,
+                };
+                match figures.run(beginning, watched) {
                     Some(record) => record,
                     // A run that was broken off has no figures of its whole time.
                     None => break,
@@ -167,10 +226,11 @@ pub(super) fn run(args: &RunArgs, mut scenario: Scenario) -> Result<ExitCode, Fa
     }
     let compared = agreements(&scenario, &all, &records);
     let mut report = Report::new(manifest, &records);
-    (report.self_test, report.records) = (checks(&records, args.accept_busy), path);
+    (report.self_test, report.records) = (checks(states(&records), args.live.accept_busy), path);
     print(&report, args.shown, args.json)?;
     if !args.json {
-        write_out(&(costs(&report, &records) + &outside::table(&records) + &agreement(&compared)))?;
+        let label = |record: &Record| record.contender.name.clone();
+        write_out(&(costs(&records, &label) + &outside::table(&records, &label) + &agreement(&compared)))?;
     }
     Ok(if report.is_sound() && !is_partial { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
 }
@@ -204,93 +264,7 @@ fn refuse_unknown(scenario: &Scenario) -> Result<(), Failure> {
     Ok(())
 }
 
-/// State of the machine over all runs.
-fn checks(records: &[Record], accept_busy: bool) -> Vec<Check> {
-    let machine = || records.iter().filter_map(|record| record.real_time.as_ref());
-    let worst = |read: fn(&lab::record::RealTime) -> f64| machine().map(read).fold(0.0, f64::max);
-    let late = worst(|machine| machine.lateness[1]);
-    let drops: u64 = machine().map(|machine| machine.device_drops).sum();
-    let (foreign, stolen) = (worst(|machine| machine.foreign), worst(|machine| machine.stolen));
-    let limit = emu::network::TRUSTED_LATENESS.as_secs_f64();
-    let busy = foreign <= emu::network::TRUSTED_FOREIGN && stolen <= emu::network::TRUSTED_STOLEN;
-    vec![
-        Check {
-            name: "packets on time",
-            passed: late <= limit,
-            detail: format!("p99 of lateness {:.3} ms in the worst run (limit {:.0} ms)", late * 1e3, limit * 1e3),
-        },
-        Check {
-            name: "nothing lost on this machine",
-            passed: drops == 0,
-            detail: format!("{drops} packets dropped by devices"),
-        },
-        Check {
-            name: if accept_busy { "CPU for the ends (accepted as it was)" } else { "CPU for the ends" },
-            passed: busy || accept_busy,
-            detail: format!(
-                "other programs {:.0} %, stolen {:.0} % in the worst run (limits {:.0} and {:.0} %); --accept-busy takes such runs",
-                foreign * 100.0,
-                stolen * 100.0,
-                emu::network::TRUSTED_FOREIGN * 100.0,
-                emu::network::TRUSTED_STOLEN * 100.0
-            ),
-        },
-    ]
-}
-
-/// Figures of runs in real time only, a line for each contender.
-fn costs(report: &Report, records: &[Record]) -> String {
-    let mut out = String::from(
-        "\nIn real time (medians)   CPU per MB  smoothed RTT  delivery rate  resent  late p99  other CPU\n",
-    );
-    for column in &report.contenders {
-        let own: Vec<&Record> = records
-            .iter()
-            .filter(|record| record.contender.name == column.name && record.outcome == RunOutcome::Valid)
-            .collect();
-        let middle = |read: &dyn Fn(&Record) -> Option<f64>| {
-            let mut values: Vec<f64> = own.iter().filter_map(|record| read(record)).collect();
-            values.sort_by(f64::total_cmp);
-            lab::stats::quantile::median(&values)
-        };
-        let figure = |figure: Figure, scale: f64, unit: &str| {
-            let value = middle(&|record| record.figures.get(&figure)?.value);
-            value.map_or_else(|| "–".to_owned(), |value| format!("{:.2} {unit}", value * scale))
-        };
-        let late = middle(&|record| Some(record.real_time.as_ref()?.lateness[1]));
-        let foreign = middle(&|record| Some(record.real_time.as_ref()?.foreign));
-        let _ = writeln!(
-            out,
-            "{:<23}  {:>10}  {:>12}  {:>13}  {:>6}  {:>8}  {:>9}",
-            column.name,
-            figure(Figure::Cpu, 1e3, "ms"),
-            figure(Figure::SmoothedRtt, 1e3, "ms"),
-            figure(Figure::DeliveryRate, 1e-6, "Mbit/s"),
-            figure(Figure::Retransmitted, 1e2, "%"),
-            late.map_or_else(|| "–".to_owned(), |late| format!("{:.2} ms", late * 1e3)),
-            foreign.map_or_else(|| "–".to_owned(), |share| format!("{:.0} %", share * 100.0)),
-        );
-    }
-    out
-}
-
-/// Table of the two clocks.
-fn agreement(compared: &[Agreement]) -> String {
-    let mut out = String::new();
-    if !compared.is_empty() {
-        out.push_str("\nBeside the simulator         goodput              RTT p50   agree (5 %, 2 ms)\n");
-    }
-    for one in compared {
-        let rtt = one.rtt_difference().map_or_else(|| "–".to_owned(), |late| format!("{:+.2} ms", late * 1e3));
-        let _ = writeln!(
-            out,
-            "{:<23}  {:>6.2} / {:.2} Mbit/s {:+5.1} %  {rtt:>10}   {}",
-            one.contender,
-            one.goodput[0] / 1e6,
-            one.goodput[1] / 1e6,
-            one.goodput_difference() * 100.0,
-            if one.holds() { "yes" } else { "no" }
-        );
-    }
-    out
+/// State of the machine in each run that has one.
+fn states(records: &[Record]) -> impl Iterator<Item = &RealTime> + Clone {
+    records.iter().filter_map(|record| record.real_time.as_ref())
 }

@@ -1,28 +1,28 @@
 //! Table of contenders that are commands.
 
-use std::fmt::Write;
-
 use lab::{
     record::{Commands, RealTime, Record, RunOutcome},
     stats::quantile::median,
 };
 
-/// Observations of commands, a line for each contender. Empty without any.
-pub(super) fn table(records: &[Record]) -> String {
-    let mut names: Vec<&str> = Vec::new();
-    for record in records.iter().filter(|record| seen(record).is_some()) {
-        if !names.contains(&record.contender.name.as_str()) {
-            names.push(&record.contender.name);
-        }
-    }
-    let mut out = String::new();
-    if !names.is_empty() {
-        out.push_str("\nCommands (medians)       completion  completed         up       down  CPU client  CPU server  exit codes\n");
-    }
-    for name in names {
-        let runs = || records.iter().filter(|record| record.contender.name == name);
-        let valid: Vec<(&RealTime, &Commands)> =
-            runs().filter(|record| record.outcome == RunOutcome::Valid).filter_map(seen).collect();
+use super::{live::tables::labelled, table::Table};
+
+/// Observations of commands, a line for each label. Empty without any.
+pub(super) fn table(records: &[Record], label: &dyn Fn(&Record) -> String) -> String {
+    let mut table = Table::new(&[
+        "Commands (medians)",
+        "completion",
+        "completed",
+        "up",
+        "down",
+        "CPU client",
+        "CPU server",
+        "exit codes",
+    ]);
+    let outside = records.iter().filter(|record| seen(record).is_some());
+    for (name, runs) in labelled(outside, label) {
+        let counting = runs.iter().filter(|record| record.outcome == RunOutcome::Valid);
+        let valid: Vec<(&RealTime, &Commands)> = counting.filter_map(|record| seen(record)).collect();
         let middle_by = |read: &dyn Fn(&(&RealTime, &Commands)) -> f64| middle(valid.iter().map(read).collect());
         let completions: Vec<f64> =
             valid.iter().flat_map(|(_, one)| one.completion.iter().flatten()).copied().collect();
@@ -33,18 +33,20 @@ pub(super) fn table(records: &[Record]) -> String {
         };
         #[expect(clippy::cast_precision_loss, reason = "fewer than 2^53 bytes")]
         let bytes = |direction: usize| middle_by(&|(_, one)| one.link_bytes[direction] as f64);
-        let _ = writeln!(
-            out,
-            "{name:<23}  {:>10}  {completed:>9}  {:>9}  {:>9}  {:>10}  {:>10}  {:>10}",
-            dash(middle(completions), 1.0, 3, "s"),
-            dash(bytes(0), 1e-6, 3, "MB"),
-            dash(bytes(1), 1e-6, 3, "MB"),
-            dash(middle_by(&|(machine, _)| machine.cpu[0]), 1e3, 0, "ms"),
-            dash(middle_by(&|(machine, _)| machine.cpu[1]), 1e3, 0, "ms"),
-            codes(runs().filter_map(seen).flat_map(|(_, one)| &one.exit_codes)),
+        table.add(
+            &name,
+            [
+                dash(middle(completions), 1.0, 3, "s"),
+                completed,
+                dash(bytes(0), 1e-6, 3, "MB"),
+                dash(bytes(1), 1e-6, 3, "MB"),
+                dash(middle_by(&|(machine, _)| machine.cpu[0]), 1e3, 0, "ms"),
+                dash(middle_by(&|(machine, _)| machine.cpu[1]), 1e3, 0, "ms"),
+                codes(runs.iter().filter_map(|record| seen(record)).flat_map(|(_, one)| &one.exit_codes)),
+            ],
         );
     }
-    out
+    table.text()
 }
 
 fn seen(record: &Record) -> Option<(&RealTime, &Commands)> {

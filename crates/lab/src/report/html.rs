@@ -31,15 +31,15 @@ pub fn html(report: &MatrixReport, scenario: &Scenario, metadata: &[(String, Str
     let mut out = String::new();
     let _ = write!(
         out,
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\"><link rel=\"icon\" href=\"data:,\"><title>{0}: {1}</title><style>{PAGE_STYLE}</style></head><body><main><h1>{1}</h1><p class=\"sub\">{0} · {2} × {3} × {4} = {5} · {6:.0} virtual seconds · {7} packets · {8}</p>",
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\"><link rel=\"icon\" href=\"data:,\"><title>{0}: {1}</title><style>{PAGE_STYLE}</style></head><body><main><h1>{1}</h1><p class=\"sub\">{0} · {2} × {3} × {4} = {5} · {6} · {7}{8}</p>",
         escape(&report.name),
         escape(&report.title),
         counted(report.size.points, "point"),
         counted(report.contenders.len(), "contender"),
         counted(report.size.seeds, "seed"),
         counted(report.size.runs, "run"),
-        report.simulated.0,
-        report.simulated.1,
+        report.manifest.seconds(report.simulated.0),
+        if report.manifest.is_real_time() { String::new() } else { format!("{} packets · ", report.simulated.1) },
         escape(&report.lab)
     );
     if report.varied().next().is_some() {
@@ -113,7 +113,9 @@ fn legend<'a>(out: &mut String, names: impl Iterator<Item = (usize, &'a str)>) {
 }
 
 fn about(out: &mut String, report: &MatrixReport, scenario: &Scenario, metadata: &[(String, String)]) {
-    let _ = write!(out, "<section><h2>What was simulated</h2><p>{}</p>", escape(report.about.trim()));
+    let is_real = report.manifest.is_real_time();
+    let heading = if is_real { "What was run" } else { "What was simulated" };
+    let _ = write!(out, "<section><h2>{heading}</h2><p>{}</p>", escape(report.about.trim()));
     let toml = toml::to_string(scenario).unwrap_or_default();
     // Traces can be long; the rest of a scenario is not.
     let toml: String =
@@ -135,11 +137,16 @@ fn about(out: &mut String, report: &MatrixReport, scenario: &Scenario, metadata:
     for figure in Figure::all() {
         let _ = write!(out, "<tr><td>{}</td><td>{}</td></tr>", escape(&label(figure.key())), escape(figure.meaning()));
     }
-    let _ = write!(
-        out,
-        "</tbody></table></div></details><p class=\"note\">Real protocol code in virtual time over a model of the path. Not modelled: the time that computers take. Trace hash of all runs: <code>{}</code></p>",
-        escape(&report.trace_hash)
-    );
+    out.push_str("</tbody></table></div></details>");
+    if is_real {
+        out.push_str("<p class=\"note\">Real protocol code in real time, over an emulated network of one machine, whose time is part of every figure.</p>");
+    } else {
+        let _ = write!(
+            out,
+            "<p class=\"note\">Real protocol code in virtual time over a model of the path. Not modelled: the time that computers take. Trace hash of all runs: <code>{}</code></p>",
+            escape(&report.trace_hash)
+        );
+    }
     if !metadata.is_empty() {
         out.push_str("<details><summary>Where it was run</summary><div class=\"wide\"><table><tbody>");
         for (name, value) in metadata {

@@ -155,16 +155,21 @@ pub fn markdown(report: &MatrixReport) -> String {
     let mut out = String::new();
     let size = report.size;
     let _ = writeln!(out, "# {}: {}\n", report.name, report.title);
+    // Nobody traces packets in real time.
+    let traced = if report.manifest.is_real_time() {
+        String::new()
+    } else {
+        format!(", {} packets. Trace hash {}", report.simulated.1, report.trace_hash)
+    };
     let _ = writeln!(
         out,
-        "{} points x {} contenders x {} seeds = {} runs, {:.0} virtual seconds, {} packets. Trace hash {}.\n",
+        "{} points x {} contenders x {} seeds = {} runs, {}{}.\n",
         size.points,
         report.contenders.len(),
         size.seeds,
         size.runs,
-        report.simulated.0,
-        report.simulated.1,
-        report.trace_hash
+        report.manifest.seconds(report.simulated.0),
+        traced
     );
     for (_, sentence) in state(report) {
         let _ = writeln!(out, "- {sentence}");

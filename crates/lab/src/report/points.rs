@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// More points than this are counted by level in place of being listed.
-pub(super) const LISTED: usize = 24;
+pub const LISTED: usize = 24;
 
 /// Figures of which points are listed, and with more contenders than fit side by side; more do not fit a screen.
 const TABLES: (usize, usize) = (3, 1);
@@ -85,12 +85,12 @@ pub fn points(summary: &Summary, checks: &[Check], style: Style) -> String {
     }
     let Headlines { grid: cells, boards, shown, sentence } = Headlines::new(summary);
     let runs = format!(
-        "{} x {} contenders x {} = {} runs, {:.0} virtual seconds.",
+        "{} x {} contenders x {} = {} runs, {}.",
         if cells.rows.len() == 1 { "1 point".to_owned() } else { format!("{} points", cells.rows.len()) },
         cells.columns.len(),
         if summary.seeds.len() == 1 { "1 seed".to_owned() } else { format!("{} seeds", summary.seeds.len()) },
         summary.runs(),
-        summary.virtual_seconds
+        summary.manifest.seconds(summary.virtual_seconds)
     );
     out += &wrap(&runs, 2);
     out.push('\n');
@@ -328,6 +328,11 @@ fn tally(cells: &Grid, boards: &[Board], figure: Figure) -> String {
 }
 
 fn trouble(out: &mut String, summary: &Summary, style: Style) {
+    if summary.stored() < summary.runs() {
+        let text = format!("PARTIAL: {} of {} runs are there.", summary.stored(), summary.runs());
+        *out += &style.alarm(wrap(&text, 2).trim_end());
+        out.push('\n');
+    }
     if summary.connections_lost.0 > 0 {
         let (lost, all) = summary.connections_lost;
         *out += &wrap(&format!("{lost} of {all} connections broke off or were never established."), 2);

@@ -191,7 +191,7 @@ fn comparisons(out: &mut String, report: &Report) -> fmt::Result {
 }
 
 fn how(report: &Report) -> String {
-    let text = if report.manifest.lab.ends_with(crate::record::REAL_TIME) {
+    let text = if report.manifest.is_real_time() {
         "real protocol code in real time, over an emulated network of this machine, whose time is part of every figure"
     } else {
         "real protocol code in virtual time; not modelled: the time that computers take"
@@ -201,15 +201,15 @@ fn how(report: &Report) -> String {
 
 fn simulated(out: &mut String, report: &Report) -> fmt::Result {
     let scenario = &report.manifest.scenario;
-    out.push_str("\nSimulated\n");
+    out.push_str(if report.manifest.is_real_time() { "\nRun\n" } else { "\nSimulated\n" });
     let runs = format!(
-        "{} x {}, each {} of warm-up that no figure counts and {} measured; {:.0} virtual seconds in all, on one path model \
+        "{} x {}, each {} of warm-up that no figure counts and {} measured; {} in all, on one path model \
          with the same random numbers for all",
         report.contenders.len(),
         seeds(scenario),
         display(scenario.run.warmup),
         display(scenario.run.duration),
-        report.virtual_seconds
+        report.manifest.seconds(report.virtual_seconds)
     );
     for (title, text) in [
         ("down", link(&scenario.path.down)),
