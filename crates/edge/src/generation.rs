@@ -143,6 +143,8 @@ pub(crate) struct Shared {
 pub(crate) struct PersistentState {
     /// Generation of the process, in its connection IDs.
     pub(crate) id_generation: IdGeneration,
+    /// Random name of the process: records with the same name are of the same process.
+    pub(crate) instance: u128,
     /// Connection IDs by which load balancers find this machine.
     pub(crate) routable: Arc<IdRotation>,
     /// Load balancers that are believed.
@@ -184,6 +186,7 @@ impl PersistentState {
         let hashing = Hashing::new(memory.process()).ok_or(keys::KeysError::NoRandomness)?;
         Ok(Self {
             id_generation,
+            instance: u128::from_ne_bytes(keys::random()?),
             routable: Arc::default(),
             load_balancers: LoadBalancers::default(),
             machines: Arc::default(),

@@ -108,12 +108,17 @@ impl Process {
 
     /// Samples of connections, by policy and by whether they got it, for a comparison of the two.
     pub fn arms(&self) -> Value {
-        json!({"arms": self.shared.arms.to_json()})
+        json!({"gateway": self.instance(), "arms": self.shared.arms.to_json()})
     }
 
     /// Requests of clients from which HTTP/3 is withheld and of those to which it is offered, by policy and client.
     pub fn trials(&self) -> Value {
-        json!({"trials": self.shared.trials.to_json()})
+        json!({"gateway": self.instance(), "trials": self.shared.trials.to_json()})
+    }
+
+    /// Name of this process, by which a comparison of several gateways notices the same one twice.
+    fn instance(&self) -> String {
+        format!("{:032x}", self.shared.persistent.instance)
     }
 }
 

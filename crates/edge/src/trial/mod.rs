@@ -63,15 +63,24 @@ impl Trial {
         self.clients.get_mut(&assignment.order)
     }
 
+    /// Order of the last kept client; `None` when all clients are kept.
+    fn kept_to(&self) -> Option<u64> {
+        let (last, _) = self.clients.last_key_value()?;
+        (self.clients.len() >= CLIENTS_KEPT).then_some(*last)
+    }
+
     /// Estimated number of clients: the order of the last kept one says how dense they lie.
     fn clients_seen(&self) -> f64 {
-        match self.clients.last_key_value() {
-            Some((last, _)) if self.clients.len() >= CLIENTS_KEPT => {
-                (CLIENTS_KEPT - 1) as f64 * (u64::MAX as f64 / *last as f64)
-            }
-            _ => self.clients.len() as f64,
+        match self.kept_to() {
+            Some(last) => (CLIENTS_KEPT - 1) as f64 * (u64::MAX as f64 / last as f64),
+            None => self.clients.len() as f64,
         }
     }
+}
+
+/// A place in the order of clients. Readers of JSON do not keep all digits of such a number.
+fn digits(order: u64) -> String {
+    format!("{order:016x}")
 }
 
 /// The trials of all policies. They outlive reloads: a policy is known by its name.
@@ -124,16 +133,19 @@ impl Trials {
         let copies: Vec<_> = {
             let trials = self.trials();
             let copy = |(name, trial): (&String, &Trial)| {
-                let clients: Vec<ClientRecord> = trial.clients.values().cloned().collect();
-                (name.clone(), trial.share, trial.since, trial.requests, trial.clients_seen(), clients)
+                let clients: Vec<(u64, ClientRecord)> =
+                    trial.clients.iter().map(|(order, record)| (*order, record.clone())).collect();
+                let head = json!({
+                    "share": trial.share, "since": trial.since, "requests": trial.requests,
+                    "clients_seen": trial.clients_seen().round(), "kept_to": trial.kept_to().map(digits),
+                });
+                (name.clone(), head, clients)
             };
             trials.iter().map(copy).collect()
         };
-        let trials = copies.into_iter().map(|(name, share, since, requests, seen, clients)| {
-            let clients: Vec<Value> = clients.iter().map(ClientRecord::to_json).collect();
-            let trial = json!({
-                "share": share, "since": since, "requests": requests, "clients_seen": seen.round(), "clients": clients,
-            });
+        let trials = copies.into_iter().map(|(name, mut trial, clients)| {
+            let clients: Vec<Value> = clients.iter().map(|(order, client)| client.to_json(&digits(*order))).collect();
+            trial["clients"] = clients.into();
             (name, trial)
         });
         Value::Object(trials.collect())

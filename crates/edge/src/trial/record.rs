@@ -108,7 +108,8 @@ impl ClientRecord {
         }
     }
 
-    pub(super) fn to_json(&self) -> Value {
+    /// The record, with the client's place in the order of sampling.
+    pub(super) fn to_json(&self, order: &str) -> Value {
         let types = NetworkType::ALL.into_iter().zip(&self.counts).filter(|(_, counts)| counts.requests > 0);
         let counts: serde_json::Map<String, Value> =
             types.map(|(of, counts)| (of.name().to_owned(), json!([counts.requests, counts.failures]))).collect();
@@ -116,6 +117,7 @@ impl ClientRecord {
             self.times.iter().map(|kept| json!([f64::from(kept.micros) / 1e3, kept.network_type.name()])).collect();
         json!({
             "client": self.client.to_string(),
+            "order": order,
             "arm": self.arm.name(),
             "in_both": self.is_in_both,
             "off_arm": self.off_arm,

@@ -5,6 +5,7 @@
 //!
 //! Before anything is compared, doubts are looked for. With one of them there is no verdict.
 
+pub mod merge;
 pub mod networks;
 pub mod record;
 

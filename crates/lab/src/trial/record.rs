@@ -31,6 +31,9 @@ pub struct Client {
     pub counts: BTreeMap<String, (u64, u64)>,
     /// Milliseconds of a sample of its requests, with their network type.
     pub times_ms: Vec<(f64, String)>,
+    /// Place in the order in which clients are sampled: 16 hexadecimal digits. `None` from a gateway of an earlier version.
+    #[serde(default)]
+    pub order: Option<String>,
 }
 
 /// Records of a policy that withholds HTTP/3.
@@ -46,6 +49,9 @@ pub struct Records {
     pub clients_seen: f64,
     /// A sample of the clients.
     pub clients: Vec<Client>,
+    /// Place of the last client that a full sample has kept; `None` when all clients are in it.
+    #[serde(default)]
+    pub kept_to: Option<String>,
 }
 
 /// Requests for which a client counts, at most: a client with more counts as one with so many, in times and in failures.

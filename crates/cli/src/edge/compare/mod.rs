@@ -1,7 +1,8 @@
-//! `tiderace edge compare`: policies of a running gateway against their control groups.
+//! `tiderace edge compare`: policies of gateways against their control groups.
 
 mod clients;
 mod connections;
+mod sources;
 
 use std::{
     path::{Path, PathBuf},
@@ -9,11 +10,10 @@ use std::{
 };
 
 use clap::Parser;
-use lab::trial::{self, networks::NetworkTable, record::Records};
+use lab::trial::{self, networks::NetworkTable};
 use serde_json::{Value, json};
 
-use self::connections::Policy;
-use super::{Running, ask, refusal};
+use self::{connections::Policy, sources::Sources};
 use crate::{
     failure::Failure,
     stdout::{write_json_line, write_out},
@@ -25,16 +25,26 @@ use crate::{
 /// the arm that it was assigned to, whatever it uses. The time of a request lasts from its header section, or for the first one of a
 /// connection from the beginning of the connection, to the acknowledgement of the whole response. A request is a failure if its response
 /// did not arrive completely. A client counts for 32 requests at most.
+///
+/// Of several gateways, the records are merged by policy and arm, and compared as those of one: --config, --socket and --records may be
+/// repeated and combined. A client of several gateways is one client. --save writes the records of a gateway into a file on its machine.
+/// The policies need the same name, share and key everywhere. When a gateway does not answer, nothing is compared.
 #[derive(Debug, Parser)]
-#[command(after_help = "Example, with a table of networks:
+#[command(after_help = "Examples, with a table of networks, and of several gateways:
   tiderace edge compare --config edge.toml --networks operators.txt
+  tiderace edge compare --config edge.toml --save gw1.json
+  ssh gw2 tiderace edge compare --config edge.toml --save - > gw2.json
+  tiderace edge compare --records gw1.json --records gw2.json
 
 A table has a network and its name on each line; the longest prefix wins:
   192.0.2.0/24     Example Mobile, north
   2001:db8::/32    Example Mobile, north")]
 pub(super) struct Compare {
     #[command(flatten)]
-    running: Running,
+    sources: Sources,
+    /// Write the records of the gateway into this file and compare nothing; `-` is the standard output
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["networks", "json", "records"])]
+    save: Option<PathBuf>,
     /// Compare clients also by network, with the names in this file
     #[arg(long, value_name = "FILE")]
     networks: Option<PathBuf>,
@@ -51,45 +61,50 @@ fn table(path: &Path) -> Result<NetworkTable, Failure> {
     NetworkTable::parse(&text).map_err(|error| Failure::new(format_args!("{file}:{error}")).hint(error.hint.as_str()))
 }
 
-/// The records in a gateway's answer. A gateway of an earlier version has none.
-fn trials(answer: &Value) -> Result<Vec<(String, Records)>, Failure> {
-    let all = answer["trials"].as_object().into_iter().flatten();
-    let read = |(policy, records): (&String, &Value)| {
-        let records = serde_json::from_value(records.clone()).map_err(|error| {
-            Failure::new(format_args!("the gateway's records of `{policy}` cannot be read: {error}"))
-                .hint("is the gateway of another version than this program?")
-        });
-        Ok((policy.clone(), records?))
-    };
-    all.map(read).collect()
-}
-
 pub(super) fn run(args: &Compare) -> Result<ExitCode, Failure> {
     let networks = args.networks.as_deref().map(table).transpose()?;
-    let answer = ask(&args.running, "arms")?;
-    let arms = answer["arms"].as_object().ok_or_else(|| refusal(&answer))?;
+    let gateways = args.sources.read()?;
+    if let Some(file) = &args.save {
+        let [gateway] = &gateways[..] else {
+            return Err(
+                Failure::new("--save is for the records of one gateway").hint("name one, with --config or --socket")
+            );
+        };
+        return gateway.save(file).map(|()| ExitCode::SUCCESS);
+    }
+    let arms = sources::arms(&gateways);
     let policies: Vec<Policy> = arms.iter().map(|(policy, arms)| Policy::compare(policy, arms)).collect();
-    let trials = trials(&ask(&args.running, "trials")?)?;
+    let trials = sources::trials(&gateways)?;
     let reports: Vec<_> =
         trials.iter().map(|(policy, records)| (policy, trial::compare(records, networks.as_ref()))).collect();
     if args.json {
         let reports: serde_json::Map<String, Value> =
             reports.iter().map(|(policy, report)| ((*policy).clone(), json!(report))).collect();
-        return write_json_line(&json!({"connections": policies, "clients": reports})).map(|()| ExitCode::SUCCESS);
+        let report = json!({"gateways": gateways.len(), "connections": policies, "clients": reports});
+        return write_json_line(&report).map(|()| ExitCode::SUCCESS);
     }
     if policies.is_empty() && reports.is_empty() {
         return write_out("no connection or request that a policy fits has ended yet\n").map(|()| ExitCode::SUCCESS);
     }
     let policies = policies.iter().map(Policy::text);
-    let text: String = policies.chain(reports.iter().map(|(policy, report)| clients::text(policy, report))).collect();
+    let head = if gateways.len() > 1 { format!("{} gateways together\n", gateways.len()) } else { String::new() };
+    let text: String = std::iter::once(head)
+        .chain(policies)
+        .chain(reports.iter().map(|(policy, report)| clients::text(policy, report)))
+        .collect();
     write_out(&text).map(|()| ExitCode::SUCCESS)
 }
 
 #[cfg(test)]
 mod tests {
-    use lab::stats::compare::Verdict;
+    use lab::{stats::compare::Verdict, trial::record::Records};
 
     use super::*;
+
+    /// Records of a gateway, read as from a file.
+    fn trials(trials: &Value) -> Result<Vec<(String, Records)>, Failure> {
+        sources::trials(&[sources::Gateway::of(trials["trials"].clone())])
+    }
 
     /// Records of a gateway: clients of both arms, with ten requests of about `ms` each.
     fn records(clients: u32, quic_ms: f64) -> Value {
