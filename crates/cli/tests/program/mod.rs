@@ -4,6 +4,9 @@
 use std::{
     io::{BufRead, BufReader, Read},
     process::{Child, ChildStdout, Command, Output, Stdio},
+    sync::{Arc, Mutex},
+    thread::JoinHandle,
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
@@ -25,9 +28,67 @@ fn tiderace(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs it to its end.
+/// Time limit of [`run`]: many times what the longest test takes on a busy machine.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Runs it to its end. One that does not come to it is killed, and what it has printed is shown.
 pub(crate) fn run(arguments: &[&str]) -> Output {
-    tiderace(arguments).output().unwrap()
+    run_within(arguments, LIMIT)
+}
+
+/// Runs it to its end, as [`run`] does, with another limit.
+pub(crate) fn run_within(arguments: &[&str], limit: Duration) -> Output {
+    let mut child = tiderace(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let stdout = collect(child.stdout.take().unwrap());
+    let stderr = collect(child.stderr.take().unwrap());
+    let begun = Instant::now();
+    let status = loop {
+        // Waiting in steps that grow: most programs end at once.
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if begun.elapsed() > limit {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            let text = |collected: &Collected| String::from_utf8_lossy(&collected.bytes.lock().unwrap()).into_owned();
+            panic!(
+                "{arguments:?} did not end within {limit:?}\n--- its output\n{}\n--- its errors\n{}",
+                text(&stdout),
+                text(&stderr)
+            );
+        }
+        std::thread::sleep((begun.elapsed() / 8).clamp(Duration::from_millis(1), Duration::from_millis(50)));
+    };
+    Output { status, stdout: stdout.whole(), stderr: stderr.whole() }
+}
+
+/// Output of a program that is read while it runs.
+struct Collected {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
+}
+
+impl Collected {
+    /// All of it, once the pipe is closed.
+    fn whole(self) -> Vec<u8> {
+        self.reader.join().unwrap();
+        std::mem::take(&mut self.bytes.lock().unwrap())
+    }
+}
+
+fn collect(mut pipe: impl Read + Send + 'static) -> Collected {
+    let bytes = Arc::<Mutex<Vec<u8>>>::default();
+    let all = bytes.clone();
+    let reader = std::thread::spawn(move || {
+        let mut buffer = [0; 8192];
+        while let Ok(read) = pipe.read(&mut buffer) {
+            if read == 0 {
+                return;
+            }
+            all.lock().unwrap().extend_from_slice(&buffer[..read]);
+        }
+    });
+    Collected { bytes, reader }
 }
 
 /// Runs it to its end, which has to be a good one, and reads the one JSON value that it printed.
