@@ -2,18 +2,22 @@
 //!
 //! - [`server`] answers; [`client`] measures as its [`options`] say, and reports the [`outcome`].
 //! - [`protocol`] is the protocol of both over QUIC. [`quic`] is the client's run, [`reach`] its connections, [`transfer`] one stream.
+//! - [`beside`] has QUIC and the kernel's TCP take turns.
 //! - [`datagrams`] sends datagrams at a fixed rate, [`requests`] compares kinds of connections, [`mod@tcp`] does the same over TCP.
 //! - [`interval`] prints lines during a transfer, [`progress`] a bar, [`live`] lines or metrics.
+//! - [`mod@lines`] are those that a server prints.
 //! - [`report`] prints the result, [`prometheus`] prints it as metrics; [`samples`] has statistics of times, [`mod@fec`] counters of
 //!   repair.
 //! - [`cpu`] is CPU time.
 
+mod beside;
 mod client;
 mod cpu;
 mod datagrams;
 mod ended;
 mod fec;
 mod interval;
+mod lines;
 mod live;
 mod options;
 mod outcome;

@@ -130,8 +130,18 @@ pub(crate) fn server(
     alpn: &str,
     keys: Option<Arc<dyn KeyLog>>,
 ) -> Result<(RustlsServer, Fingerprint), Failure> {
+    let own = own(args)?;
+    let fingerprint = own.fingerprint;
+    Ok((server_of(own, alpn, keys)?, fingerprint))
+}
+
+/// The server's side of TLS with this certificate, as [`server`] makes it.
+///
+/// # Errors
+/// When certificate or key cannot be used.
+pub(crate) fn server_of(own: Own, alpn: &str, keys: Option<Arc<dyn KeyLog>>) -> Result<RustlsServer, Failure> {
     let unusable = |error: &dyn std::fmt::Display| Failure::new(format_args!("cannot use the certificate: {error}"));
-    let Own { chain, key, fingerprint } = own(args)?;
+    let Own { chain, key, .. } = own;
     let chain = chain.iter().map(|certificate| certificate.to_vec()).collect();
     let identity = Identity::from_der(chain, key.secret_der().to_vec()).map_err(|error| unusable(&error))?;
     let server = RustlsServer::builder().identity(identity).alpn(alpn).early_data(true);
@@ -139,7 +149,7 @@ pub(crate) fn server(
         Some(keys) => server.key_log(keys),
         None => server,
     };
-    Ok((server.build().map_err(|error| unusable(&error))?, fingerprint))
+    server.build().map_err(|error| unusable(&error))
 }
 
 /// Sessions of a client.

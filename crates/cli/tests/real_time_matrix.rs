@@ -123,6 +123,10 @@ fn a_matrix_in_real_time_has_records_tables_and_a_page() {
         let fits = goodput > 0.0 && goodput <= rate * 1.2;
         assert!(fits, "{run}");
     }
+    // What was run at a point is what the point says: runs of one have the same settings, those of the other have others.
+    let digest = |run: usize| runs[run]["digest"].as_str().unwrap();
+    assert!([1, 4, 5].iter().all(|&run| digest(run) == digest(0)), "{runs:?}");
+    assert!([3, 6, 7].iter().all(|&run| digest(run) == digest(2)) && digest(2) != digest(0), "{runs:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["contenders"], serde_json::json!(["tiderace cubic", "kernel-cubic"]));
     assert_eq!((&report["size"]["stored"], &report["size"]["runs"]), (&8.into(), &8.into()));

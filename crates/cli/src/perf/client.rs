@@ -6,6 +6,7 @@
 use std::{net::SocketAddr, process::ExitCode};
 
 use super::{
+    beside,
     interval::Form,
     options::Args,
     outcome::{Outcome, Tally},
@@ -34,17 +35,36 @@ pub(super) struct Ran {
 pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
     args.check()?;
     args.trust.warn();
-    let Ran { transport, server, congestion, tally, outcome } =
-        if args.tcp { tcp::run(&args).await? } else { quic::run(&args).await? };
+    if args.beside_tcp {
+        return beside::run(&args).await;
+    }
+    let ran = if args.tcp { tcp::run(&args, None).await? } else { quic::run(&args, None).await? };
+    let report = report(&args, ran);
+    match args.form() {
+        Form::Json => write_json_line(&report.json())?,
+        Form::Text => write_out(&report.text())?,
+        Form::Prometheus => write_out(&prometheus::text(&report))?,
+        Form::Csv => {
+            write_out(&report.csv())?;
+            for (message, count) in &report.errors {
+                eprintln!("error: {count} × {}", printable(message));
+            }
+        }
+    }
+    Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
+}
+
+/// Report of a run.
+pub(super) fn report(args: &Args, ran: Ran) -> Report {
+    let Ran { transport, server, congestion, tally, outcome } = ran;
     let success_share = share(tally.completed.into(), tally.attempted.into()).unwrap_or_default();
-    let is_sound = tally.errors.is_empty() && !outcome.is_partial;
-    let report = Report {
+    Report {
         tiderace_version: env!("CARGO_PKG_VERSION"),
         partial: outcome.is_partial,
         transport,
         server: server.to_string(),
         client_congestion_control: congestion,
-        client_udp_payload_bytes: (!args.tcp).then_some(args.end.mtu),
+        client_udp_payload_bytes: (transport == "quic").then_some(args.end.mtu),
         connections: Connections {
             attempted: tally.attempted,
             established: tally.established,
@@ -61,20 +81,9 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
         datagrams: outcome.datagrams,
         tcp: outcome.tcp,
         cpu: outcome.cpu,
+        server_cpu: outcome.server_cpu,
         intervals: outcome.intervals,
         soak: outcome.soak,
         errors: tally.errors,
-    };
-    match args.form() {
-        Form::Json => write_json_line(&report.json())?,
-        Form::Text => write_out(&report.text())?,
-        Form::Prometheus => write_out(&prometheus::text(&report))?,
-        Form::Csv => {
-            write_out(&report.csv())?;
-            for (message, count) in &report.errors {
-                eprintln!("error: {count} × {}", printable(message));
-            }
-        }
     }
-    Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
 }

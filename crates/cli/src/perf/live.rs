@@ -67,6 +67,17 @@ pub(super) struct Live {
     gathering: Option<Gathering>,
     followed: Vec<Followed>,
     ticking: Option<Ticking>,
+    /// Something else shows the progress.
+    is_shown_elsewhere: bool,
+    /// Connections over TCP are shown as well, at other times.
+    is_beside_tcp: bool,
+}
+
+/// Several transfers that one request ends, and that are shown together.
+pub(super) struct Together {
+    pub(super) stop: Stop,
+    meter: Option<Meter>,
+    is_shown: bool,
 }
 
 impl Live {
@@ -96,9 +107,20 @@ impl Live {
         Ok(live)
     }
 
-    /// Returns whether it shows the progress.
+    /// Watchers of one of several transfers. Those of all of them stay.
+    pub(super) fn within(together: &Together) -> Self {
+        let Together { meter, is_shown, .. } = together;
+        Self { meter: meter.clone(), is_shown_elsewhere: *is_shown, is_beside_tcp: true, ..Self::default() }
+    }
+
+    /// Transfers that these watchers follow, one after the other.
+    pub(super) fn together(&self, stop: &Stop) -> Together {
+        Together { stop: stop.clone(), meter: self.meter.clone(), is_shown: self.shown.is_some() }
+    }
+
+    /// Returns whether it shows the progress, or something else does.
     pub(super) const fn shows(&self) -> bool {
-        self.shown.is_some()
+        self.shown.is_some() || self.is_shown_elsewhere
     }
 
     /// Follows connections of ours. `sends`: this end sends data.
@@ -114,7 +136,8 @@ impl Live {
                 let sample = sample(&connection.stats()?, Some(&rtt));
                 Some(if sends { sample } else { of_receiver(sample) })
             };
-            self.followed.push(meter.follow(format!("connection {}", place + 1), look));
+            let name = if self.is_beside_tcp { "QUIC connection" } else { "connection" };
+            self.followed.push(meter.follow(format!("{name} {}", place + 1), look));
         }
     }
 
@@ -148,7 +171,7 @@ impl Live {
 
     /// Ends everything, and judges the memory where that was asked for.
     pub(super) async fn finish(self) -> Option<Soak> {
-        let Self { meter: _, shown, exporter, gathering, followed, ticking } = self;
+        let Self { shown, exporter, gathering, followed, ticking, .. } = self;
         drop(shown);
         let soak = match gathering {
             Some(gathering) => Some(gathering.finish().await),

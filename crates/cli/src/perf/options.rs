@@ -24,6 +24,9 @@ use crate::{failure::Failure, trust::TrustArgs};
 /// With --interval a line for each direction and interval has the bytes received, or the bytes sent without retransmissions. RTT is shown
 /// if it was sampled in the interval; cwnd and losses are known of uploads only.
 ///
+/// With --beside-tcp, transfers over QUIC and over the kernel's TCP with TLS 1.3 take turns. The report has the median of each figure over
+/// the rounds, with the smallest and the largest value, and the median of the ratio. What a transport does not report is a dash.
+///
 /// Ctrl-C ends the run early. The report then has the figures up to that moment, and is marked as partial.
 ///
 /// Exit code 0: complete. 1: some connections failed or the run was interrupted; the report has the reason. 2: an option is wrong or the
@@ -40,7 +43,8 @@ use crate::{failure::Failure, trust::TrustArgs};
   tiderace perf client localhost:4433 --insecure --connections 4 --duration '1 min' --screen
   tiderace perf client localhost:4433 --insecure --upload --live --prometheus=127.0.0.1:9465
   tiderace perf client localhost:4433 --insecure --soak '6 h' --json > soak.json
-  tiderace perf client 192.0.2.1:4433 --pin FINGERPRINT --tcp --cc bbr --upload -i '1 s'")]
+  tiderace perf client 192.0.2.1:4433 --pin FINGERPRINT --tcp --cc bbr --upload -i '1 s'
+  tiderace perf client 192.0.2.1:4433 --pin FINGERPRINT --beside-tcp --rounds 6 --duration '5 s'")]
 pub(super) struct Args {
     /// Server to measure with
     #[arg(value_name = "HOST:PORT")]
@@ -82,6 +86,15 @@ pub(super) struct Args {
     /// Use the kernel's TCP with TLS 1.3 in place of QUIC; the server needs this option too. Each direction has its own connections
     #[arg(long, conflicts_with_all = ["streams", "datagrams", "mtu", "fec", "ack_frequency", "loss_tolerance", "key_exchange", "qlog", "pcapng"])]
     pub(super) tcp: bool,
+    /// Measure QUIC and the kernel's TCP in turns, and print both side by side, with the CPU time of both ends; the server needs this option too
+    #[arg(long, conflicts_with_all = ["tcp", "streams", "datagrams", "handshakes", "key_exchange", "interval", "csv", "soak", "qlog", "pcapng"])]
+    pub(super) beside_tcp: bool,
+    /// With --beside-tcp: transfers of each; QUIC is the first of every second pair
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "beside_tcp", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(super) rounds: u32,
+    /// With --beside-tcp: the kernel's congestion control of what this end sends [default: the kernel's]
+    #[arg(long, value_name = "NAME", requires = "beside_tcp")]
+    pub(super) tcp_cc: Option<String>,
     /// Send unreliable datagrams (RFC 9221) at a fixed rate in place of streams; measures loss, reordering, delay and jitter
     #[arg(long, requires = "pace", conflicts_with_all = ["bytes", "connections", "streams"])]
     pub(super) datagrams: bool,
@@ -184,6 +197,11 @@ impl Args {
         }
     }
 
+    /// Congestion control of the kernel for what this end sends.
+    pub(super) fn kernel_congestion(&self) -> Option<&str> {
+        if self.beside_tcp { self.tcp_cc.as_deref() } else { self.end.cc.as_deref() }
+    }
+
     /// Plan of datagrams, if they are to be sent.
     pub(super) fn plan(&self) -> Option<Plan> {
         let (Some(rate), Some(Volume::For(span)), true) = (self.payload_rate(), self.volume(), self.datagrams) else {
@@ -230,6 +248,10 @@ impl Args {
                 "`--prometheus` alone is a form of the output, and `--json`, `--csv` and `--interval` are others",
             )
             .hint("`--prometheus=ADDRESS:PORT` serves metrics meanwhile, beside any form"));
+        }
+        if self.beside_tcp && self.prometheus == Some(None) {
+            return Err(Failure::new("`--prometheus` alone prints one transfer, and `--beside-tcp` has several")
+                .hint("`--prometheus=ADDRESS:PORT` serves metrics meanwhile; `--json` prints all of them"));
         }
         if self.soak.is_some_and(|span| span < Duration::from_secs(1)) {
             return Err(Failure::new("`--soak` is shorter than a second").hint("give for example `--soak '6 h'`"));

@@ -48,6 +48,8 @@ pub(super) struct Outcome {
     /// Connections for one request each.
     pub(super) requests: Vec<requests::Connections>,
     pub(super) cpu: Option<Cpu>,
+    /// CPU time of the server, of a run beside others.
+    pub(super) server_cpu: Option<Cpu>,
     pub(super) intervals: Vec<Interval>,
     /// Figures and memory over time.
     pub(super) soak: Option<Soak>,

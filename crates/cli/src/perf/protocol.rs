@@ -8,16 +8,17 @@
 //!   upload the server answers with a [`Receipt`], after its own data.
 //! - Datagrams to the server, or from it by a plan: see [`datagrams`](super::datagrams).
 //! - A report: the statistics of the connection at the server's end ([`SenderReport`]).
+//! - CPU time: that of the server's process so far, in nanoseconds; [`UNKNOWN`] where the system does not say.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use tiderace::{ReadError, RecvStream};
 
-use super::{datagrams::Plan, fec::Counts, samples::Samples};
+use super::{cpu::process_time, datagrams::Plan, fec::Counts, samples::Samples};
 
 /// The application protocol.
-pub(super) const ALPN: &str = "tiderace-perf/3";
+pub(super) const ALPN: &str = "tiderace-perf/4";
 /// A transfer without an end of its own.
 pub(super) const UNTIL_STOPPED: u64 = u64::MAX;
 /// Kinds of requests.
@@ -25,6 +26,9 @@ const TRANSFER: u64 = 0;
 const REPORT: u64 = 1;
 const DATAGRAMS_UP: u64 = 2;
 const DATAGRAMS_DOWN: u64 = 3;
+const CPU_TIME: u64 = 4;
+/// CPU time that the system does not say.
+const UNKNOWN: u64 = u64::MAX;
 /// Code of a stream that ends because its time has ended.
 pub(super) const TIME_IS_UP: u64 = 0;
 /// Code of a stream or a connection on which the peer does not follow the protocol.
@@ -58,6 +62,8 @@ pub(super) enum Request {
     DatagramsDown(Plan),
     /// The figures of the connection.
     Report,
+    /// CPU time of the server's process.
+    CpuTime,
 }
 
 impl Request {
@@ -68,6 +74,7 @@ impl Request {
         encode(match self {
             Self::Transfer { upload, download } => [TRANSFER, upload, download, 0],
             Self::Report => [REPORT, 0, 0, 0],
+            Self::CpuTime => [CPU_TIME, 0, 0, 0],
             Self::DatagramsUp => [DATAGRAMS_UP, 0, 0, 0],
             Self::DatagramsDown(Plan { rate, size, span }) => {
                 [DATAGRAMS_DOWN, rate, size, u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)]
@@ -80,6 +87,7 @@ impl Request {
         match decode(bytes) {
             [TRANSFER, upload, download, _] => Some(Self::Transfer { upload, download }),
             [REPORT, ..] => Some(Self::Report),
+            [CPU_TIME, ..] => Some(Self::CpuTime),
             [DATAGRAMS_UP, ..] => Some(Self::DatagramsUp),
             [DATAGRAMS_DOWN, rate, size, nanos] => {
                 Some(Self::DatagramsDown(Plan { rate, size, span: Duration::from_nanos(nanos) }))
@@ -92,6 +100,20 @@ impl Request {
     pub(super) async fn read(stream: &mut RecvStream) -> Result<Option<Self>, ReadError> {
         Ok(read_exact(stream).await?.and_then(Self::decode))
     }
+}
+
+/// Answer to [`Request::CpuTime`].
+pub(super) const CPU_TIME_LEN: usize = 8;
+
+/// CPU time of this process, as it is sent.
+pub(super) fn own_cpu_time() -> [u8; CPU_TIME_LEN] {
+    let nanos = process_time().map_or(UNKNOWN, |time| u64::try_from(time.as_nanos()).unwrap_or(UNKNOWN));
+    nanos.to_be_bytes()
+}
+
+/// CPU time of the peer's process; `None` where its system does not say.
+pub(super) fn cpu_time(bytes: [u8; CPU_TIME_LEN]) -> Option<Duration> {
+    Some(u64::from_be_bytes(bytes)).filter(|nanos| *nanos != UNKNOWN).map(Duration::from_nanos)
 }
 
 /// Receipt of the server.
@@ -130,6 +152,8 @@ pub(super) struct SenderReport {
     /// Retransmissions included.
     pub(super) stream_bytes_sent: u64,
     pub(super) stream_bytes_retransmitted: u64,
+    /// Congestion window in bytes.
+    pub(super) window: u64,
     pub(super) fec: Counts,
     pub(super) rtt: Samples,
 }
@@ -144,6 +168,7 @@ impl SenderReport {
             packets_lost: stats.packets_lost,
             stream_bytes_sent: stats.stream_bytes_sent,
             stream_bytes_retransmitted: stats.stream_bytes_retransmitted,
+            window: stats.congestion_window,
             fec: Counts::new(stats),
             rtt,
         }
@@ -155,6 +180,7 @@ impl SenderReport {
             (&mut self.packets_lost, other.packets_lost),
             (&mut self.stream_bytes_sent, other.stream_bytes_sent),
             (&mut self.stream_bytes_retransmitted, other.stream_bytes_retransmitted),
+            (&mut self.window, other.window),
         ] {
             *sum = sum.saturating_add(value);
         }
@@ -164,7 +190,13 @@ impl SenderReport {
 
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        let own = [self.packets_sent, self.packets_lost, self.stream_bytes_sent, self.stream_bytes_retransmitted];
+        let own = [
+            self.packets_sent,
+            self.packets_lost,
+            self.stream_bytes_sent,
+            self.stream_bytes_retransmitted,
+            self.window,
+        ];
         for number in own.into_iter().chain(self.fec.numbers()) {
             out.extend_from_slice(&number.to_be_bytes());
         }
@@ -174,14 +206,15 @@ impl SenderReport {
 
     /// Reads what [`Self::encode`] wrote. `None` for anything else.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (head, rtt) = bytes.split_first_chunk::<{ 8 * (4 + Counts::LEN) }>()?;
+        let (head, rtt) = bytes.split_first_chunk::<{ 8 * (5 + Counts::LEN) }>()?;
         let number = |place: usize| u64::from_be_bytes(head[place * 8..][..8].try_into().expect("8 bytes"));
         Some(Self {
             packets_sent: number(0),
             packets_lost: number(1),
             stream_bytes_sent: number(2),
             stream_bytes_retransmitted: number(3),
-            fec: Counts::from_numbers(std::array::from_fn(|place| number(4 + place))),
+            window: number(4),
+            fec: Counts::from_numbers(std::array::from_fn(|place| number(5 + place))),
             rtt: Samples::decode(rtt)?,
         })
     }
@@ -220,6 +253,7 @@ mod tests {
     fn requests_read_back() {
         for request in [
             Request::Report,
+            Request::CpuTime,
             Request::DatagramsUp,
             Request::DatagramsDown(Plan { rate: 20_000_000, size: 1_000, span: Duration::from_secs(10) }),
             Request::Transfer { upload: 0, download: UNTIL_STOPPED },
@@ -243,6 +277,7 @@ mod tests {
             packets_sent: 1,
             packets_lost: 2,
             stream_bytes_sent: 3,
+            congestion_window: 5,
             fec_symbols_sent: 4,
             ..Default::default()
         };

@@ -10,7 +10,7 @@ use super::{
     cpu::process_time,
     fec::{self, Counts},
     interval::{CSV_HEADER, Intervals, Snapshot},
-    live::Live,
+    live::{Live, Together},
     options::{Args, Volume},
     outcome::{Outcome, Tally},
     progress::{Goal, Moved, Progress},
@@ -44,7 +44,7 @@ impl Line {
 }
 
 /// Runs the client over QUIC.
-pub(super) async fn run(args: &Args) -> Result<Ran, Failure> {
+pub(super) async fn run(args: &Args, together: Option<&Together>) -> Result<Ran, Failure> {
     let mut profile = args.end.profile()?;
     profile.handshake_timeout = args.timeout;
     let congestion = profile.congestion.name().to_owned();
@@ -66,7 +66,7 @@ pub(super) async fn run(args: &Args) -> Result<Ran, Failure> {
     let endpoint = watched
         .endpoint(any, EndpointOptions::default())
         .map_err(|error| Failure::new(format_args!("cannot open a socket: {}", address::plain(&error))))?;
-    let mut run = Run { args, peers, endpoint, tally: Tally::default(), stop: Stop::default() };
+    let mut run = Run { args, together, peers, endpoint, tally: Tally::default(), stop: Stop::default() };
     let outcome = run.all().await?;
     let Run { endpoint, tally, .. } = run;
     endpoint.close(0, b"done");
@@ -79,6 +79,8 @@ pub(super) async fn run(args: &Args) -> Result<Ran, Failure> {
 /// A client's run over QUIC.
 pub(super) struct Run<'a> {
     pub(super) args: &'a Args,
+    /// The other runs beside which this is one.
+    together: Option<&'a Together>,
     /// For connections of each kind: new, resumed, with early data.
     peers: [Peer; 3],
     endpoint: Endpoint,
@@ -91,7 +93,10 @@ impl Run<'_> {
     async fn all(&mut self) -> Result<Outcome, Failure> {
         let first = self.peers[0].reach(&self.endpoint).await?;
         // Before this there is nothing to report, and Ctrl-C ends the program.
-        self.stop = Stop::on_interrupt()?;
+        self.stop = match self.together {
+            Some(together) => together.stop.clone(),
+            None => Stop::on_interrupt()?,
+        };
         let Some(volume) = self.args.volume() else {
             let requests = self.requests(Some(first)).await;
             return Ok(Outcome { requests, is_partial: self.stop.is_asked(), ..Outcome::default() });
@@ -151,9 +156,13 @@ impl Run<'_> {
             Volume::Bytes(bytes) => Goal::Bytes(bytes.saturating_mul(u64::from(upload) + u64::from(download))),
             Volume::For(span) => Goal::After(span),
         };
+        let mut live = match self.together {
+            Some(together) => Live::within(together),
+            None => Live::start(self.args, volume, &self.stop)?,
+        };
+        let server_before = self.server_cpu(&lines).await;
         let (moved, cpu_before) = (Moved::default(), process_time());
         let [received, sent] = [moved.part(), moved.part()];
-        let mut live = Live::start(self.args, volume, &self.stop)?;
         live.follow(upload, lines.iter().map(|line| (&line.connection, &line.rtt)));
         // Lines of intervals show the progress themselves.
         let bar = (self.args.interval.is_none() && !live.shows()).then(|| Progress::start(goal, moved.clone()));
@@ -207,6 +216,8 @@ impl Run<'_> {
         let soak = live.finish().await;
         let is_partial = self.stop.is_asked();
         let cpu = cpu_before.zip(process_time()).map(|(before, after)| after.saturating_sub(before));
+        let server_after = self.server_cpu(&lines).await;
+        let server_cpu = server_before.zip(server_after).map(|(before, after)| after.saturating_sub(before));
         let intervals = match intervals {
             Some(intervals) => intervals.finish().await?,
             None => Vec::new(),
@@ -225,11 +236,18 @@ impl Run<'_> {
             sender,
             fec,
             cpu: cpu.map(|cpu| Cpu::new(cpu, sums[0].bytes + sums[1].bytes)),
+            server_cpu: server_cpu.map(|cpu| Cpu::new(cpu, sums[0].bytes + sums[1].bytes)),
             intervals,
             soak,
             is_partial,
             ..Outcome::default()
         })
+    }
+
+    /// CPU time of the server's process so far, of a run beside others.
+    async fn server_cpu(&self, lines: &[Line]) -> Option<Duration> {
+        self.together?;
+        transfer::cpu_time(&lines.first()?.connection).await.ok()?
     }
 
     /// Asks the sending ends for their counters.

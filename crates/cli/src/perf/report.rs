@@ -49,6 +49,9 @@ pub(super) struct Report {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) tcp: Vec<tcp::Direction>,
     pub(super) cpu: Option<Cpu>,
+    /// CPU time of the server's process during the transfer, where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) server_cpu: Option<Cpu>,
     /// Lines of `--interval`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) intervals: Vec<Interval>,
@@ -98,6 +101,8 @@ pub(super) struct Sender {
     pub(super) packets_retransmitted: Option<u64>,
     /// Bytes sent again, of all that were sent: of streams, over TCP of TLS records.
     pub(super) retransmitted_share: Option<f64>,
+    /// Congestion windows at the end, together.
+    pub(super) cwnd_bytes: Option<u64>,
     /// Round trips without the peer's delay of acknowledgements; over TCP readings of the smoothed RTT, every 10 ms.
     pub(super) rtt: Option<Summary>,
 }
@@ -110,6 +115,7 @@ impl Sender {
             packets_lost: Some(report.packets_lost),
             packets_retransmitted: None,
             retransmitted_share: share(report.stream_bytes_retransmitted, report.stream_bytes_sent),
+            cwnd_bytes: Some(report.window),
             rtt: report.rtt.summary(),
         }
     }
@@ -142,6 +148,11 @@ pub(super) fn summary(times: &[Duration]) -> Option<Summary> {
 }
 
 impl Report {
+    /// Returns whether everything was done, and done to its end.
+    pub(super) fn is_sound(&self) -> bool {
+        self.errors.is_empty() && !self.partial
+    }
+
     /// Table. `–` stands for values that cannot be reported, for example a percentile of too few samples.
     pub(super) fn text(&self) -> String {
         let Connections { attempted, established, completed, success_share } = self.connections;
@@ -280,6 +291,7 @@ mod tests {
                 packets_lost: Some(5),
                 packets_retransmitted: None,
                 retransmitted_share: share(1, 200),
+                cwnd_bytes: Some(30_000),
                 rtt: summary(&[Duration::from_millis(50); 300]),
             }),
             handshakes: Vec::new(),
@@ -287,6 +299,7 @@ mod tests {
             datagrams: Vec::new(),
             tcp: Vec::new(),
             cpu: Some(Cpu::new(Duration::from_millis(500), 1 << 30)),
+            server_cpu: None,
             intervals: Vec::new(),
             soak: None,
             errors: BTreeMap::from([("idle for too long".to_owned(), 1)]),

@@ -13,9 +13,7 @@ use std::{
 
 use clap::Parser;
 use serde_json::json;
-use tiderace::{
-    Connection, Endpoint, EndpointOptions, ReadError, RecvStream, SendStream, ServerConfig, Shards, WriteError,
-};
+use tiderace::{Connection, EndpointOptions, ReadError, RecvStream, SendStream, ServerConfig, Shards, WriteError};
 use tokio::sync::Notify;
 
 use super::{
@@ -23,10 +21,11 @@ use super::{
     cpu::process_time,
     datagrams,
     ended::Ended,
+    lines::{Line, Over, say_listening, say_shards},
     live, per_gib,
     progress::Moved,
     protocol::{self, PROTOCOL_ERROR, Receipt, Request, SenderReport, TIME_IS_UP, UNTIL_STOPPED},
-    samples::{RttSamples, Samples},
+    samples::RttSamples,
     tcp,
     transfer::TransferError,
 };
@@ -37,7 +36,7 @@ use crate::{
     meter::{Meter, exporter::Exporter, soak::Gathering},
     screen::Shown,
     stdout::{write_json_line, write_out},
-    trust::{self, CertificateArgs, Fingerprint},
+    trust::{self, CertificateArgs},
 };
 
 /// Answer `tiderace perf client` until Ctrl-C.
@@ -48,7 +47,8 @@ use crate::{
   tiderace perf server
   tiderace perf server --shards 4
   tiderace perf server --listen 0.0.0.0:4433 --cert cert.pem --key key.pem --cc bbr3
-  tiderace perf server --listen 0.0.0.0:4433 --tcp --cc bbr --json")]
+  tiderace perf server --listen 0.0.0.0:4433 --tcp --cc bbr --json
+  tiderace perf server --listen 0.0.0.0:4433 --beside-tcp --cc bbr3 --tcp-cc bbr")]
 pub(super) struct Args {
     /// Listen on this address (UDP, or TCP with --tcp); port 0 takes any free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:4433")]
@@ -60,6 +60,12 @@ pub(super) struct Args {
     /// Use the kernel's TCP with TLS 1.3 in place of QUIC
     #[arg(long, conflicts_with_all = ["shards", "mtu", "fec", "ack_frequency", "loss_tolerance", "qlog", "pcapng"])]
     tcp: bool,
+    /// Answer over the kernel's TCP, too, at the same port: for `perf client --beside-tcp`
+    #[arg(long, conflicts_with_all = ["tcp", "screen"])]
+    beside_tcp: bool,
+    /// With --beside-tcp: the kernel's congestion control of what this end sends [default: the kernel's]
+    #[arg(long, value_name = "NAME", requires = "beside_tcp")]
+    tcp_cc: Option<String>,
     /// Print lines of JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -82,6 +88,13 @@ pub(super) struct Args {
     pub(super) end: EndArgs,
 }
 
+impl Args {
+    /// Congestion control of the kernel for what this end sends.
+    pub(super) fn kernel_congestion(&self) -> Option<&str> {
+        if self.beside_tcp { self.tcp_cc.as_deref() } else { self.end.cc.as_deref() }
+    }
+}
+
 /// Runs the server until it is asked to end.
 pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.tcp {
@@ -89,14 +102,19 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     let profile = args.end.profile()?;
     let watched = args.end.watch()?;
-    let (tls, fingerprint) = trust::server(&args.certificate, protocol::ALPN, watched.keys())?;
+    let own = trust::own(&args.certificate)?;
+    let fingerprint = own.fingerprint;
+    let beside = args.beside_tcp.then(|| tcp::Beside::new(&args, &own)).transpose()?;
+    let listen = beside.as_ref().map_or(args.listen, |beside| SocketAddr::new(args.listen.ip(), beside.port));
+    let tls = trust::server_of(own, protocol::ALPN, watched.keys())?;
     let mut config = ServerConfig::new(Arc::new(tls), Arc::new(profile));
     config.observe = watched.observer();
     let mut interrupt = Interrupt::listen()?;
     let shards = Shards::new(args.shards);
     let options = EndpointOptions { server: Some(config), shards, ..EndpointOptions::default() };
-    let endpoint = watched.endpoint(args.listen, options).map_err(|error| cannot_listen(args.listen, &error))?;
-    say_listening(endpoint.local_addr(), fingerprint, false, args.json)?;
+    let endpoint = watched.endpoint(listen, options).map_err(|error| cannot_listen(listen, &error))?;
+    let over = if args.beside_tcp { Over::Both } else { Over::Quic };
+    say_listening(endpoint.local_addr(), fingerprint, over, args.json)?;
     let (sums, cpu_before) = (Arc::new(Sums::default()), process_time());
     let meter = Meter::new("perf server", args.soak);
     let is_watched = args.prometheus.is_some() || args.live || args.screen || args.soak.is_some();
@@ -120,8 +138,15 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
             });
         }
     };
+    let tcp = async {
+        match beside {
+            Some(beside) => beside.accept(&sums, &ended).await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
         () = accept => {}
+        () = tcp => {}
         () = interrupt.wait() => {}
         () = asked.notified() => {}
         () = tokio::time::sleep(args.soak.unwrap_or(Duration::MAX)), if args.soak.is_some() => {}
@@ -148,42 +173,6 @@ pub(super) async fn run(args: Args) -> Result<ExitCode, Failure> {
         say_shards(&endpoint, args.json)?;
     }
     sums.print(args.json, cpu_before)
-}
-
-/// Prints the connections of each shard, and the datagrams that reached it for another one.
-fn say_shards(endpoint: &Endpoint, json: bool) -> Result<(), Failure> {
-    for shard in 0..endpoint.shards() {
-        let (stats, _) = endpoint.shard_stats(shard);
-        if json {
-            write_json_line(&json!({
-                "event": "shard", "shard": shard, "connections": stats.connections, "forwarded": stats.forwarded,
-            }))?;
-        } else {
-            let (connections, forwarded) = (stats.connections, stats.forwarded);
-            write_out(&format!("shard {shard}: {connections} connections, {forwarded} datagrams forwarded\n"))?;
-        }
-    }
-    Ok(())
-}
-
-/// Prints the address of the server, and how clients trust it.
-pub(super) fn say_listening(
-    address: SocketAddr,
-    fingerprint: Fingerprint,
-    over_tcp: bool,
-    json: bool,
-) -> Result<(), Failure> {
-    if json {
-        return write_json_line(&json!({
-            "event": "listening", "address": address.to_string(),
-            "certificate_sha256": fingerprint.to_string(), "transport": if over_tcp { "tcp" } else { "quic" },
-        }));
-    }
-    let option = if over_tcp { " --tcp" } else { "" };
-    eprintln!("listening on {address}, Ctrl-C ends");
-    eprintln!("certificate SHA-256 {fingerprint}");
-    eprintln!("clients trust it with: tiderace perf client HOST:{} --pin {fingerprint}{option}", address.port());
-    Ok(())
 }
 
 /// Totals over all connections.
@@ -223,37 +212,6 @@ impl Sums {
             ))?;
         }
         Ok(ExitCode::SUCCESS)
-    }
-}
-
-/// A connection that has ended.
-pub(super) struct Line {
-    pub(super) peer: String,
-    pub(super) received: u64,
-    pub(super) sent: u64,
-    pub(super) duration: Duration,
-    pub(super) rtt: Samples,
-    pub(super) reason: String,
-}
-
-impl Line {
-    pub(super) fn json(&self) -> serde_json::Value {
-        json!({
-            "event": "connection", "peer": self.peer, "received_bytes": self.received, "sent_bytes": self.sent,
-            "duration_s": self.duration.as_secs_f64(), "rtt": self.rtt.summary(), "closed": self.reason,
-        })
-    }
-
-    pub(super) fn text(&self) -> String {
-        let rtt = self.rtt.summary().map_or("–".to_owned(), |rtt| format!("{:.3} ms", rtt.p50_ms));
-        format!(
-            "{}: {} received, {} sent in {:.2} s, RTT p50 {rtt}; {}\n",
-            self.peer,
-            indicatif::DecimalBytes(self.received),
-            indicatif::DecimalBytes(self.sent),
-            self.duration.as_secs_f64(),
-            self.reason
-        )
     }
 }
 
@@ -314,6 +272,10 @@ async fn answer(
             if let Some(stats) = connection.stats() {
                 send.write_all(&SenderReport::new(&stats, rtt.get()).encode()).await?;
             }
+            send.finish()?;
+        }
+        Some(Request::CpuTime) => {
+            send.write_all(&protocol::own_cpu_time()).await?;
             send.finish()?;
         }
         Some(Request::DatagramsUp) => {

@@ -179,6 +179,18 @@ pub(super) async fn report(connection: &Connection) -> Result<SenderReport, Tran
     timeout(ANSWER_TIME, ask).await.map_err(|_| TransferError::Silence)?
 }
 
+/// Asks for the CPU time of the server's process; `None` where its system does not say.
+pub(super) async fn cpu_time(connection: &Connection) -> Result<Option<Duration>, TransferError> {
+    let ask = async {
+        let (mut send, mut recv) = connection.open_bi().await?;
+        send.write_all(&Request::CpuTime.encode()).await?;
+        send.finish()?;
+        let answer = protocol::read_exact(&mut recv).await?.ok_or(TransferError::Answer)?;
+        Ok(protocol::cpu_time(answer))
+    };
+    timeout(ANSWER_TIME, ask).await.map_err(|_| TransferError::Silence)?
+}
+
 /// Asks for one byte: the time from `started` until it is there. With `early` the request may leave before the handshake is complete.
 pub(super) async fn first_response(
     connection: &Connection,

@@ -18,7 +18,7 @@ use crate::{
         client::Ran,
         cpu::process_time,
         interval::{CSV_HEADER, Intervals, Snapshot},
-        live::Live,
+        live::{Live, Together},
         options::{Args, Volume},
         outcome::{Outcome, Tally},
         progress::{Goal, Moved, Progress},
@@ -32,8 +32,8 @@ use crate::{
 };
 
 /// Runs the client over TCP.
-pub(crate) async fn run(args: &Args) -> Result<Ran, Failure> {
-    if let Some(name) = &args.end.cc {
+pub(crate) async fn run(args: &Args, together: Option<&Together>) -> Result<Ran, Failure> {
+    if let Some(name) = args.kernel_congestion() {
         super::check_congestion(name)?;
     }
     let target = address::resolve(&args.server)?;
@@ -47,12 +47,13 @@ pub(crate) async fn run(args: &Args) -> Result<Ran, Failure> {
             address: target.address,
             name: name.clone(),
             tls: super::tls::client(&args.trust, sessions)?,
-            congestion: args.end.cc.clone(),
+            congestion: args.kernel_congestion().map(str::to_owned),
             patience: args.timeout,
         })
     };
     let peers = [peer(Sessions::New)?, peer(Sessions::Resumed)?];
-    let mut run = Run { args, peers, congestion: String::new(), tally: Tally::default(), stop: Stop::default() };
+    let mut run =
+        Run { args, together, peers, congestion: String::new(), tally: Tally::default(), stop: Stop::default() };
     let outcome = run.all().await?;
     Ok(Ran { transport: "tcp", server: target.address, congestion: run.congestion, tally: run.tally, outcome })
 }
@@ -60,6 +61,8 @@ pub(crate) async fn run(args: &Args) -> Result<Ran, Failure> {
 /// A client's run over TCP.
 struct Run<'a> {
     args: &'a Args,
+    /// The other runs beside which this is one.
+    together: Option<&'a Together>,
     /// For connections of each kind: new, resumed.
     peers: [Peer; 2],
     /// Congestion control that the kernel reports.
@@ -84,7 +87,10 @@ impl Run<'_> {
         let first = self.peers[0].reach().await?;
         self.congestion = first.watch.congestion();
         // Before this there is nothing to report, and Ctrl-C ends the program.
-        self.stop = Stop::on_interrupt()?;
+        self.stop = match self.together {
+            Some(together) => together.stop.clone(),
+            None => Stop::on_interrupt()?,
+        };
         let Some(volume) = self.args.volume() else {
             let requests = self.requests(Some(first)).await;
             return Ok(Outcome { requests, is_partial: self.stop.is_asked(), ..Outcome::default() });
@@ -131,16 +137,28 @@ impl Run<'_> {
         links
     }
 
+    /// Connections for the CPU time of the server before and after the transfer, of a run beside others. Both are there before it: a
+    /// handshake is no part of the transfer.
+    async fn controls(&self) -> Option<(Link, Link)> {
+        self.together?;
+        Some((self.peers[0].connect().await.ok()?, self.peers[0].connect().await.ok()?))
+    }
+
     /// The transfer, on all connections at the same time.
     async fn transfer(&mut self, volume: Volume, links: Vec<Link>) -> Result<Outcome, Failure> {
         let (upload, download) = self.args.directions();
+        let (before, after) = self.controls().await.unzip();
+        let server_before = server_cpu(before).await;
         let (moved, cpu_before) = (Moved::default(), process_time());
         let [received, sent] = [moved.part(), moved.part()];
         let goal = match volume {
             Volume::Bytes(bytes) => Goal::Bytes(bytes.saturating_mul(u64::from(upload) + u64::from(download))),
             Volume::For(span) => Goal::After(span),
         };
-        let mut live = Live::start(self.args, volume, &self.stop)?;
+        let mut live = match self.together {
+            Some(together) => Live::within(together),
+            None => Live::start(self.args, volume, &self.stop)?,
+        };
         // Lines of intervals show the progress themselves.
         let bar = (self.args.interval.is_none() && !live.shows()).then(|| Progress::start(goal, moved.clone()));
         if self.args.csv {
@@ -193,6 +211,8 @@ impl Run<'_> {
         let soak = live.finish().await;
         let is_partial = self.stop.is_asked();
         let cpu = cpu_before.zip(process_time()).map(|(before, after)| after.saturating_sub(before));
+        let server_after = server_cpu(after).await;
+        let server_cpu = server_before.zip(server_after).map(|(before, after)| after.saturating_sub(before));
         let intervals = match intervals {
             Some(intervals) => intervals.finish().await?,
             None => Vec::new(),
@@ -212,6 +232,7 @@ impl Run<'_> {
             sender: sender(&directions),
             tcp: directions,
             cpu: cpu.map(|cpu| Cpu::new(cpu, sums[0].bytes + sums[1].bytes)),
+            server_cpu: server_cpu.map(|cpu| Cpu::new(cpu, sums[0].bytes + sums[1].bytes)),
             intervals,
             soak,
             is_partial,
@@ -235,6 +256,11 @@ impl requests::Requester for Connections<'_> {
         }
         Ok(exchange)
     }
+}
+
+/// CPU time of the server's process so far.
+async fn server_cpu(control: Option<Link>) -> Option<Duration> {
+    io::cpu_time(control?.tls).await.ok()?
 }
 
 /// Transfers on a connection.

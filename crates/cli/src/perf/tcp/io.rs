@@ -3,7 +3,7 @@
 //! The client sends one request, as on a QUIC stream ([`Request`]). Data to the server follows unframed, up to the client's close_notify.
 //! Data from the server is sent in chunks after their length (32 bits in network byte order); length 0 ends it. After it comes a trailer,
 //! which also has its length: a [`Receipt`] of the data that the server received, and a [`TcpReport`] of the data that it sent. A client
-//! that has enough sends close_notify, and the server ends with the current chunk.
+//! that has enough sends close_notify, and the server ends with the current chunk. A request for CPU time is answered by that alone.
 
 use std::{
     io,
@@ -24,7 +24,7 @@ use crate::perf::{
 };
 
 /// The application protocol.
-pub(super) const ALPN: &[u8] = b"tiderace-perf-tcp/1";
+pub(super) const ALPN: &[u8] = b"tiderace-perf-tcp/2";
 
 /// Reason for a transfer that came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -138,6 +138,19 @@ pub(super) async fn first_response<S: AsyncRead + AsyncWrite + Unpin>(
     timeout(ANSWER_TIME, ask).await.map_err(|_| TcpError::Silence)?
 }
 
+/// CPU time of the server's process; `None` where its system does not say.
+pub(super) async fn cpu_time<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) -> Result<Option<Duration>, TcpError> {
+    let ask = async {
+        stream.write_all(&Request::CpuTime.encode()).await?;
+        stream.flush().await?;
+        let mut answer = [0; protocol::CPU_TIME_LEN];
+        stream.read_exact(&mut answer).await?;
+        stream.shutdown().await?;
+        Ok(protocol::cpu_time(answer))
+    };
+    timeout(ANSWER_TIME, ask).await.map_err(|_| TcpError::Silence)?
+}
+
 /// Sends. What counts is what the server received, and how long that took there.
 pub(super) async fn upload<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
@@ -230,7 +243,15 @@ pub(super) async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     let (mut reader, mut writer) = tokio::io::split(stream);
     let mut request = [0; Request::LEN];
     reader.read_exact(&mut request).await?;
-    let Some(Request::Transfer { upload, download }) = Request::decode(request) else { return Err(TcpError::Answer) };
+    let (upload, download) = match Request::decode(request) {
+        Some(Request::Transfer { upload, download }) => (upload, download),
+        Some(Request::CpuTime) => {
+            writer.write_all(&protocol::own_cpu_time()).await?;
+            writer.shutdown().await?;
+            return Ok(());
+        }
+        _ => return Err(TcpError::Answer),
+    };
     let receipt = if upload > 0 {
         take(&mut reader, upload, &counts.received).await?
     } else {

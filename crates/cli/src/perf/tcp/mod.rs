@@ -13,7 +13,11 @@ mod watch;
 
 use socket2::{Domain, Socket, Type};
 
-pub(super) use self::{client::run, report::Direction, server::run as serve};
+pub(super) use self::{
+    client::run,
+    report::Direction,
+    server::{Beside, run as serve},
+};
 use crate::{address, failure::Failure};
 
 /// Makes sure that the kernel offers this congestion control to the program.

@@ -137,6 +137,7 @@ pub(super) fn sender(directions: &[Direction]) -> Option<Sender> {
             sum(|direction| direction.bytes_retransmitted),
             sum(|direction| direction.bytes_sent),
         ),
+        cwnd_bytes: Some(sum(|direction| direction.cwnd_bytes)),
         rtt: samples.summary(),
     })
 }

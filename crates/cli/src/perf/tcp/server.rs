@@ -24,9 +24,11 @@ use crate::{
     interrupt::Interrupt,
     perf::{
         cpu::process_time,
-        server::{Args, Line, Sums, say_listening},
+        ended::Ended,
+        lines::{Line, Over, say_listening},
+        server::{Args, Sums},
     },
-    stdout::{write_json_line, write_out},
+    trust::{self, Own},
 };
 
 /// Time that a client may take for the handshake.
@@ -36,34 +38,69 @@ const BACKLOG: i32 = 1024;
 /// Time before another try, when the system has no more file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Runs the server until it is asked to end.
-pub(crate) async fn run(args: &Args) -> Result<ExitCode, Failure> {
-    if let Some(name) = &args.end.cc {
-        super::check_congestion(name)?;
-    }
-    let (tls, fingerprint) = super::tls::server(&args.certificate)?;
-    let mut interrupt = Interrupt::listen()?;
-    let unusable = |error| cannot_listen(args.listen, &error);
-    let listener = listen(args).map_err(unusable)?;
-    say_listening(listener.local_addr().map_err(unusable)?, fingerprint, true, args.json)?;
-    let (sums, cpu_before) = (Arc::new(Sums::default()), process_time());
-    let accept = async {
+/// Server over TCP beside one over QUIC, at the same port.
+pub(crate) struct Beside {
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    /// Port that both have.
+    pub(crate) port: u16,
+}
+
+/// Ports that are tried until one is free for both.
+const TRIES: u32 = 32;
+
+impl Beside {
+    /// Listens, with this certificate.
+    ///
+    /// # Errors
+    /// When the port, or the congestion control, cannot be used.
+    pub(crate) fn new(args: &Args, own: &Own) -> Result<Self, Failure> {
+        if let Some(name) = args.kernel_congestion() {
+            super::check_congestion(name)?;
+        }
+        let tls = super::tls::server(own)?;
+        let unusable = |error| cannot_listen(args.listen, &error);
+        let mut tries = 0;
         loop {
-            let Ok((stream, peer)) = listener.accept().await else {
+            tries += 1;
+            let listener = listen(args).map_err(unusable)?;
+            let address = listener.local_addr().map_err(unusable)?;
+            // A port that the system has chosen may be taken for UDP.
+            let is_free = args.listen.port() != 0 || std::net::UdpSocket::bind(address).is_ok();
+            if is_free || tries == TRIES {
+                return Ok(Self { listener, tls, port: address.port() });
+            }
+        }
+    }
+
+    /// Serves until it is dropped.
+    pub(crate) async fn accept(self, sums: &Arc<Sums>, ended: &Arc<Ended>) {
+        loop {
+            let Ok((stream, peer)) = self.listener.accept().await else {
                 tokio::time::sleep(PAUSE).await;
                 continue;
             };
-            let (sums, tls, json) = (sums.clone(), tls.clone(), args.json);
+            let (sums, tls, ended) = (sums.clone(), self.tls.clone(), ended.clone());
             tokio::spawn(async move {
                 if let Some(line) = serve(stream, tls, &sums, peer.to_string()).await {
-                    // Nobody reads the output any more: the measurements of clients continue all the same.
-                    let _ = if json { write_json_line(&line.json()) } else { write_out(&line.text()) };
+                    ended.tell(line.text(), &line.json());
                 }
             });
         }
-    };
+    }
+}
+
+/// Runs the server until it is asked to end.
+pub(crate) async fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let own = trust::own(&args.certificate)?;
+    let server = Beside::new(args, &own)?;
+    let mut interrupt = Interrupt::listen()?;
+    let address = server.listener.local_addr().map_err(|error| cannot_listen(args.listen, &error))?;
+    say_listening(address, own.fingerprint, Over::Tcp, args.json)?;
+    let (sums, cpu_before) = (Arc::new(Sums::default()), process_time());
+    let ended = Arc::new(Ended::new(args.json, false));
     tokio::select! {
-        () = accept => {}
+        () = server.accept(&sums, &ended) => {}
         () = interrupt.wait() => {}
     }
     sums.print(args.json, cpu_before)
@@ -74,7 +111,7 @@ fn listen(args: &Args) -> std::io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(args.listen), Type::STREAM, None)?;
     socket.set_reuse_address(cfg!(unix))?;
     socket.set_nonblocking(true)?;
-    if let Some(name) = &args.end.cc {
+    if let Some(name) = args.kernel_congestion() {
         super::set_congestion(&socket, name)?;
     }
     socket.bind(&args.listen.into())?;

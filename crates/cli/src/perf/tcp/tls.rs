@@ -12,7 +12,7 @@ use rustls::{
 use super::io::ALPN;
 use crate::{
     failure::Failure,
-    trust::{self, CertificateArgs, Fingerprint, Sessions, Trust, TrustArgs},
+    trust::{self, Own, Sessions, Trust, TrustArgs},
 };
 
 /// Algorithms in the order of the QUIC transport, so that both ends spend the same on each byte.
@@ -62,19 +62,18 @@ pub(super) fn client(args: &TrustArgs, sessions: Sessions) -> Result<Arc<ClientC
     Ok(Arc::new(tls))
 }
 
-/// The server's side of TLS, and the fingerprint of its certificate.
+/// The server's side of TLS with this certificate.
 ///
 /// # Errors
 /// When certificate or key cannot be used.
-pub(super) fn server(args: &CertificateArgs) -> Result<(Arc<ServerConfig>, Fingerprint), Failure> {
+pub(super) fn server(own: &Own) -> Result<Arc<ServerConfig>, Failure> {
     let unusable = |error: rustls::Error| Failure::new(format_args!("cannot use the certificate: {error}"));
-    let own = trust::own(args)?;
     let mut tls = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(unusable)?
         .with_no_client_auth()
-        .with_single_cert(own.chain, own.key)
+        .with_single_cert(own.chain.clone(), own.key.clone_key())
         .map_err(unusable)?;
     tls.alpn_protocols = vec![ALPN.to_vec()];
-    Ok((Arc::new(tls), own.fingerprint))
+    Ok(Arc::new(tls))
 }
