@@ -233,6 +233,12 @@ pub(super) fn resume(args: &ResumeArgs) -> Result<ExitCode, Failure> {
     if stored.is_real_time() {
         return live::matrix::resume(&plan, journal, args.accept_busy, &args.outputs);
     }
+    #[cfg(not(target_os = "linux"))]
+    if stored.is_real_time() {
+        return Err(
+            Failure::unsupported("runs in real time need Linux").hint("continue it on the machine that began it")
+        );
+    }
     let checks = self_test(&plan)?;
     if let Some(code) = refused(&checks) {
         return Ok(code);
