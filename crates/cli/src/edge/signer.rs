@@ -19,7 +19,7 @@ use crate::{
 /// Sign the handshakes of gateways, which then have no private keys.
 ///
 /// Gateways with `[signer]` connect to it over TLS; both sides show certificates. It signs what a TLS server signs in its handshake, and
-/// nothing else.
+/// nothing else. The keys are in files, or in a device (`[pkcs11]`: a hardware security module, a USB token, SoftHSM).
 ///
 /// SIGHUP takes configuration and keys again. SIGUSR1 prints keys and counters as JSON, and so does the end.
 #[derive(Debug, Parser)]

@@ -84,6 +84,9 @@ pub enum SignerError {
     /// Message that the signer does not sign.
     #[error("the signer does not sign this message")]
     Refused,
+    /// Device of the signer that does not sign.
+    #[error("the device with the key does not sign")]
+    Failed,
 }
 
 impl SignerError {
@@ -98,6 +101,7 @@ impl SignerError {
             Self::Busy => "busy",
             Self::UnknownKey => "unknown_key",
             Self::Refused => "refused",
+            Self::Failed => "failed",
         }
     }
 
@@ -117,6 +121,7 @@ impl SignerError {
             }
             Self::UnknownKey => "add an [[identity]] with this certificate to the signer's configuration",
             Self::Refused => "only handshakes of TLS servers are signed",
+            Self::Failed => "the log of the signer has the reason",
         }
     }
 }

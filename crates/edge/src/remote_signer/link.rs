@@ -415,6 +415,7 @@ impl Pending {
                 Answer::Signature(signature) => Ok(signature),
                 Answer::UnknownKey => Err(SignerError::UnknownKey),
                 Answer::Refused => Err(SignerError::Refused),
+                Answer::Failed => Err(SignerError::Failed),
             });
         }
         input.drain(..taken);

@@ -13,6 +13,6 @@ pub use self::error::{SignerError, SignerLinkError};
 pub(crate) use self::{
     link::{Link, LinkConfig, probe},
     protocol::KeyId,
-    remote_key::{RemoteKey, is_usable, key_id},
+    remote_key::{RemoteKey, is_usable, key_id, schemes},
     waiting::Waiting,
 };

@@ -61,6 +61,8 @@ pub(crate) enum Answer {
     UnknownKey,
     /// Message that no handshake has, or a scheme that the key does not have.
     Refused,
+    /// Key in a device that does not sign.
+    Failed,
 }
 
 /// Broken frame.
@@ -127,6 +129,7 @@ impl Answer {
                 }
                 Self::UnknownKey => out.push(1),
                 Self::Refused => out.push(2),
+                Self::Failed => out.push(3),
             }
         });
     }
@@ -138,6 +141,7 @@ impl Answer {
             Some((0, signature)) => Self::Signature(signature.to_vec()),
             Some((1, [])) => Self::UnknownKey,
             Some((2, [])) => Self::Refused,
+            Some((3, [])) => Self::Failed,
             _ => return Err(Malformed),
         };
         Ok((u32::from_be_bytes(*number), answer))
@@ -192,9 +196,13 @@ mod tests {
         assert_eq!((Request::decode(content), len * 2), (Ok(request), bytes.len()));
         assert!((0..len).all(|cut| next_frame(&bytes[..cut], MAX_FRAME) == Ok(None)));
         assert_eq!(next_frame(&[0, 0, 8, 1], MAX_FRAME), Err(Malformed));
-        for answer in
-            [Answer::Signature(vec![1; 256]), Answer::Signature(Vec::new()), Answer::UnknownKey, Answer::Refused]
-        {
+        for answer in [
+            Answer::Signature(vec![1; 256]),
+            Answer::Signature(Vec::new()),
+            Answer::UnknownKey,
+            Answer::Refused,
+            Answer::Failed,
+        ] {
             let mut bytes = Vec::new();
             answer.encode(5, &mut bytes);
             let (content, _) = next_frame(&bytes, MAX_FRAME).unwrap().unwrap();

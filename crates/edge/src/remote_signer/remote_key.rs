@@ -24,7 +24,7 @@ pub(crate) fn key_id(certificate: &CertificateDer<'_>) -> Option<KeyId> {
 }
 
 /// Ways in which a key of this kind signs, the preferred one first.
-fn schemes(certificate: &CertificateDer<'_>) -> Option<(SignatureAlgorithm, &'static [SignatureScheme])> {
+pub(crate) fn schemes(certificate: &CertificateDer<'_>) -> Option<(SignatureAlgorithm, &'static [SignatureScheme])> {
     use x509_parser::{
         oid_registry::{
             OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_NIST_EC_P384, OID_NIST_EC_P521, OID_PKCS1_RSAENCRYPTION,

@@ -6,6 +6,7 @@ use std::{
     sync::Arc,
 };
 
+use super::token::{KeyName, Pkcs11Token, TokenConfig, TokenError};
 use crate::config::{
     ConfigCause, ConfigError, Many, address,
     read::{
@@ -36,6 +37,8 @@ section! {
         waiting: usize = 1_024,
         /// Address and port that serve `/metrics` over plain HTTP. Empty: none.
         metrics: String = String::new(),
+        /// Device with private keys (PKCS #11).
+        pkcs11: Pkcs11Token = Pkcs11Token::default(),
         /// Certificates of the sites with their private keys.
         #[serde(rename = "identity")]
         identities: Vec<SignerIdentity> = Vec::new(),
@@ -49,6 +52,10 @@ section! {
         certificate: String = String::new(),
         /// Private key of `certificate` (PEM). The gateways have it not.
         key: String = String::new(),
+        /// Label of the private key in the token of `[pkcs11]`, in place of `key`.
+        key_label: String = String::new(),
+        /// ID of the private key in the token, in hexadecimal digits, in place of `key` or beside `key-label`.
+        key_id: String = String::new(),
     }
 }
 
@@ -63,8 +70,23 @@ pub(super) struct Resolved {
     pub(super) workers: u8,
     pub(super) connections: usize,
     pub(super) waiting: usize,
-    /// Chains and keys.
-    pub(super) identities: Vec<(PathBuf, PathBuf)>,
+    pub(super) token: Option<TokenConfig>,
+    pub(super) identities: Vec<Identity>,
+}
+
+/// Certificate whose handshakes are signed.
+#[derive(Debug)]
+pub(super) struct Identity {
+    /// File of the chain.
+    pub(super) certificate: PathBuf,
+    pub(super) key: KeyPlace,
+}
+
+/// Place of a private key.
+#[derive(Debug)]
+pub(super) enum KeyPlace {
+    File(PathBuf),
+    Token(KeyName),
 }
 
 const REFERENCE: &str = "`tiderace edge signer reference` prints every setting with its meaning";
@@ -123,19 +145,42 @@ fn resolve(config: &SignerConfig, directory: &Path) -> Result<Resolved, Fault> {
         return Err(Fault::new(&[Key("listen")], "expected at least one [[identity]]: nothing would be signed")
             .hint("[[identity]]\n      certificate = \"cert.pem\"\n      key = \"key.pem\""));
     }
+    let token = config.pkcs11.resolve(directory)?;
     let mut identities = Vec::new();
-    for (number, identity) in config.identities.iter().enumerate() {
-        let at = [Key("identity"), Number(number)];
-        let missing = [("certificate", &identity.certificate), ("key", &identity.key)];
-        if let Some((key, _)) = missing.into_iter().find(|(_, value)| value.is_empty()) {
-            return Err(Fault::new(&at, format!("expected `{key}`")));
-        }
-        let (certificate, key) = (path(&identity.certificate), path(&identity.key));
-        is_usable(&at, &certificate, &key)?;
-        identities.push((certificate, key));
+    for (number, section) in config.identities.iter().enumerate() {
+        identities.push(identity(section, number, token.is_some(), directory)?);
     }
     let SignerConfig { workers, connections, waiting, .. } = *config;
-    Ok(Resolved { listen, metrics, certificate, key, clients, workers, connections, waiting, identities })
+    Ok(Resolved { listen, metrics, certificate, key, clients, workers, connections, waiting, token, identities })
+}
+
+/// Checks an identity. Keys in a token are looked for when it is open.
+fn identity(section: &SignerIdentity, number: usize, has_token: bool, directory: &Path) -> Result<Identity, Fault> {
+    let at = [Key("identity"), Number(number)];
+    let at_key = |key| [Key("identity"), Number(number), Key(key)];
+    if section.certificate.is_empty() {
+        return Err(Fault::new(&at, "expected `certificate`"));
+    }
+    let certificate = directory.join(&section.certificate);
+    let name = KeyName::parse(&section.key_label, &section.key_id);
+    let name = name.map_err(|message| Fault::new(&at_key("key-id"), message))?;
+    let key = match (name, section.key.is_empty()) {
+        (None, true) => return Err(Fault::new(&at, "expected `key`, or `key-label` with [pkcs11]")),
+        (Some(_), false) => {
+            return Err(Fault::new(&at_key("key"), "expected a key in a file or in a token, found both"));
+        }
+        (Some(name), true) if !has_token => {
+            let error = TokenError::NoDevice(name.to_string());
+            return Err(Fault::new(&at, error.to_string()).hint(error.hint()));
+        }
+        (Some(name), true) => KeyPlace::Token(name),
+        (None, false) => {
+            let key = directory.join(&section.key);
+            is_usable(&at, &certificate, &key)?;
+            KeyPlace::File(key)
+        }
+    };
+    Ok(Identity { certificate, key })
 }
 
 /// Checks that a chain and a key belong together.
@@ -189,6 +234,11 @@ mod tests {
             (GOOD.split("[[").next().unwrap().to_owned(), Some(1), "[[identity]]"),
             (format!("waiting = 0\n{GOOD}"), Some(1), "at least 1"),
             (format!("metrics = \"x\"\n{GOOD}"), Some(1), "port"),
+            (GOOD.replace("key = \"site.key\"", "key-label = \"site\""), Some(5), "no [pkcs11]"),
+            (GOOD.replace("key = \"site.key\"", "key = \"site.key\"\nkey-id = \"01\""), Some(7), "found both"),
+            (GOOD.replace("key = \"site.key\"", "key-id = \"xy\""), Some(7), "hexadecimal"),
+            (format!("pkcs11.token = \"a\"\n{GOOD}"), Some(1), "expected `module`"),
+            (format!("pkcs11.module = \"a.so\"\n{GOOD}"), Some(1), "expected `token`"),
             (GOOD.replace("[[identity]]", "[[identities]]"), Some(5), "unknown field"),
         ] {
             let error = loaded(&text).unwrap_err();

@@ -2,6 +2,7 @@
 
 use std::{io, net::SocketAddr};
 
+use super::token::TokenError;
 use crate::{certificate::CertificateError, config::ConfigError, trust::RootsError};
 
 /// A signer cannot start, or cannot take a configuration.
@@ -14,6 +15,9 @@ pub enum SignerStartError {
     /// Unusable certificate or key.
     #[error("{0}")]
     Certificate(#[from] CertificateError),
+    /// Unusable token, or key in it.
+    #[error("{0}")]
+    Token(#[from] TokenError),
     /// Unusable roots of the gateways' certificates.
     #[error("{0}")]
     Roots(#[from] RootsError),
@@ -37,6 +41,7 @@ impl SignerStartError {
         match self {
             Self::Config(error) => error.hint.clone(),
             Self::Certificate(error) => error.hint(),
+            Self::Token(error) => Some(error.hint().to_owned()),
             Self::Fixed(_) => Some("end the signer, and start it again".to_owned()),
             Self::Listen { .. } | Self::Roots(_) => None,
         }

@@ -1,6 +1,6 @@
 //! The page of documentation about the configuration of a signer, made from the declarations.
 
-use super::{SignerConfig, SignerIdentity};
+use super::{Pkcs11Token, SignerConfig, SignerIdentity};
 use crate::config::reference::section;
 
 /// The page, as Markdown.
@@ -11,6 +11,7 @@ pub fn markdown() -> String {
          are relative to its directory. `tiderace edge signer check CONFIG` says what is wrong with it.\n",
     );
     section::<SignerConfig>(&mut page, "The file");
+    section::<Pkcs11Token>(&mut page, "[pkcs11]");
     section::<SignerIdentity>(&mut page, "[[identity]]");
     page
 }
