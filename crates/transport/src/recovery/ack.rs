@@ -3,7 +3,7 @@
 use units::{Duration, Instant};
 use wire::Ack;
 
-use super::loss::detect_losses;
+use super::loss::{detect_losses, forget_path_probes};
 use super::{Cause, Fates, Paths, Progress, Recovery, SpaceId};
 use crate::congestion::{AckSample, CeSample, LossSample, SpuriousSample};
 use crate::error::TransportError;
@@ -340,6 +340,7 @@ pub(crate) fn on_ack_received<P: Paths + ?Sized>(
             recovery.end_batch(now, ecn, ledger, &mut outcome);
         }
     }
+    forget_path_probes(ledger, paths, space, now);
     ledger.trim();
     Ok(outcome)
 }

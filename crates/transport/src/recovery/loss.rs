@@ -237,6 +237,19 @@ pub(crate) fn abandon_path(ledger: &mut Ledger, path: PathIndex, out: &mut impl 
     ledger.trim();
 }
 
+/// Forgets probes of paths that are not in use, for which the records of later packets wait.
+pub(super) fn forget_path_probes<P: Paths + ?Sized>(ledger: &mut Ledger, paths: &mut P, space: SpaceId, now: Instant) {
+    while let Some((path, size)) = ledger.forget_oldest_probe() {
+        let Some(recovery) = paths.recovery(path) else { continue };
+        let bytes = u64::from(size);
+        recovery.bytes_in_flight = recovery.bytes_in_flight.saturating_sub(bytes);
+        recovery.controller.on_discarded(now, bytes, recovery.bytes_in_flight);
+        let state = &mut recovery.spaces[space.index()];
+        state.eliciting_in_flight = state.eliciting_in_flight.saturating_sub(1);
+        recovery.update_outputs(now);
+    }
+}
+
 /// Forgets all packets of a space, whose keys are gone, or which a Retry or the rejection of 0-RTT voids. Packet numbers
 /// continue where they were.
 pub(crate) fn discard_space<P: Paths + ?Sized>(

@@ -195,6 +195,24 @@ impl Ledger {
         }
     }
 
+    /// Forgets the oldest packet in flight when it has nothing that is sent again, went another path than the last one, and many came after
+    /// it: a probe of a path that need not lead anywhere, for which the records of all later packets would wait. Returns its path and size.
+    pub(crate) fn forget_oldest_probe(&mut self) -> Option<(PathIndex, u16)> {
+        if self.entries.len() <= MAX_NON_ELICITING {
+            return None;
+        }
+        let pn = self.outstanding.min()?;
+        let index = self.index(pn);
+        let entry = &mut self.entries[index];
+        if entry.path == self.last_path || entry.frames > 0 || !entry.is_in_flight() {
+            return None;
+        }
+        entry.state = State::Forgotten;
+        let forgotten = (entry.path, entry.size);
+        self.outstanding.remove_range(pn, pn);
+        Some(forgotten)
+    }
+
     /// Index that the first record of the packet being built has.
     #[inline]
     fn open_start(&self) -> u32 {
