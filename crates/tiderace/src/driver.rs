@@ -5,6 +5,7 @@
 //! turn: so an acknowledgement is sent with the answer, and several answers in one batch. Many tasks are woken in portions, and one task that
 //! writes to many streams lets this one send in between ([`turn`](crate::turn)), so that the peer need not wait for the last answer.
 
+pub(crate) mod moving;
 #[cfg(target_os = "linux")]
 mod processes;
 
@@ -60,6 +61,8 @@ pub(crate) struct Parts {
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     socket: Socket,
+    /// Second socket of a client that moves.
+    moving: Option<moving::Moving>,
     send_buffer: Vec<u8>,
     /// Datagrams that the socket did not take; they wait in `send_buffer`.
     unsent: Option<Transmit>,
@@ -106,6 +109,7 @@ impl Driver {
         Self {
             shared,
             socket,
+            moving: None,
             send_buffer: vec![0; size],
             unsent: None,
             sleep: Box::pin(tokio::time::sleep(std::time::Duration::ZERO)),
@@ -218,14 +222,18 @@ impl Driver {
                     transmit
                 }
             };
-            match self.socket.try_send(&transmit, &self.send_buffer) {
+            let buffer = std::mem::take(&mut self.send_buffer);
+            let sent = self.socket_for(&transmit).try_send(&transmit, &buffer);
+            self.send_buffer = buffer;
+            match sent {
                 Ok(()) => {
                     let (buffer, balancers) = (&self.send_buffer, self.socket.balancers.as_ref());
                     self.tap.sent(|| self.shared.clock.now(), &transmit, buffer, balancers);
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    let is_full = self.socket_for(&transmit).poll_writable(cx).is_pending();
                     self.unsent = Some(transmit);
-                    if self.socket.poll_writable(cx).is_pending() {
+                    if is_full {
                         return false;
                     }
                 }
@@ -261,7 +269,8 @@ impl Driver {
     /// Sleeps until the next deadline. `true` when it has passed already.
     fn arm(&mut self, cx: &mut Context<'_>, state: &State) -> bool {
         let tls = self.tls.as_ref().and_then(TlsLink::deadline);
-        let Some(at) = state.endpoint.poll_timeout().map(|(at, ..)| at).into_iter().chain(tls).min() else {
+        let others = tls.into_iter().chain(self.move_deadline());
+        let Some(at) = state.endpoint.poll_timeout().map(|(at, ..)| at).into_iter().chain(others).min() else {
             self.sleeps_until = None;
             return false;
         };
@@ -312,11 +321,16 @@ impl Future for Driver {
             let (stats, balancers) = (this.socket.stats, this.socket.balancers.take());
             this.socket = socket;
             (this.socket.stats, this.socket.balancers) = (stats, balancers);
+            this.forget_move();
             state.endpoint.rebind(shared.clock.now(), local);
+        }
+        if state.endpoint.may_rebind() {
+            this.begin_move(&mut state);
         }
         let mut again = std::mem::take(&mut this.deferred) && this.transmit(cx, &mut state);
         this.receive_tls(cx, &mut state);
         again |= this.receive(cx, &mut state);
+        again |= this.receive_moving(cx, &mut state);
         again |= this.receive_steered(cx, &mut state);
         again |= this.exchange_misrouted(cx, &mut state);
         // Some of it may be for an older process.
@@ -338,6 +352,7 @@ impl Future for Driver {
             again = true;
         }
         again |= this.receive_tls(cx, &mut state);
+        this.follow_move(&state);
         state.socket = this.socket.stats;
         // Writing may have ended connections, and with that let others have memory.
         again |= state.collect_events(shared.clock.now(), &mut this.wake);

@@ -90,7 +90,7 @@ pub struct EndpointOptions {
 /// Endpoint: QUIC at one address. When it is dropped, its connections continue; the socket is closed with the last of them.
 pub struct Endpoint {
     pub(crate) shards: Vec<Arc<Shared>>,
-    local: Mutex<SocketAddr>,
+    pub(crate) local: Mutex<SocketAddr>,
     /// Shard that is asked first next time.
     next: AtomicUsize,
     /// Copies for a process that takes over, where there may be one.
@@ -205,33 +205,6 @@ impl Endpoint {
             }
         }
         Ok(this)
-    }
-
-    /// Replaces the socket, for example because the host has moved to another network.
-    ///
-    /// - Connections of this client migrate at once, and validate the new path while data flows.
-    /// - Accepted connections continue if their clients still reach this endpoint.
-    /// - While a client of this endpoint is in its handshake, the change waits for its end (RFC 9000 §9).
-    /// - A connection whose server forbids migration, or has provided no connection ID for it, ends
-    ///   ([`CloseReason::Stranded`](transport::CloseReason::Stranded)).
-    ///
-    /// Must be called within a tokio runtime.
-    ///
-    /// # Errors
-    /// When the socket cannot be prepared, or the endpoint has several shards; the old socket stays.
-    pub fn rebind(&self, socket: UdpSocket) -> io::Result<()> {
-        let [shard] = &self.shards[..] else {
-            let reason = "an endpoint with several shards keeps its sockets";
-            return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
-        };
-        let local = socket.local_addr()?;
-        let socket = Socket::new(socket)?;
-        let ip = Some(local.ip()).filter(|ip| !ip.is_unspecified());
-        let mut state = shard.lock();
-        state.replacement = Some((socket, ip));
-        *self.local.lock().unwrap_or_else(PoisonError::into_inner) = local;
-        state.wake_driver();
-        Ok(())
     }
 
     /// Address of the socket.

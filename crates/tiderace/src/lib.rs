@@ -46,6 +46,7 @@ mod clock;
 mod connection;
 mod driver;
 mod endpoint;
+mod endpoint_moves;
 #[cfg(target_os = "linux")]
 mod endpoint_steering;
 mod error;

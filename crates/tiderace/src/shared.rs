@@ -19,6 +19,7 @@ use wire::{Dir, StreamId};
 use crate::{
     buffers::RECEIVE_BUFFER,
     clock::Clock,
+    driver::moving::NextSocket,
     machines::MachineLinks,
     opening::Opening,
     service::Serve,
@@ -61,6 +62,9 @@ pub(crate) struct State {
     pub(crate) socket: SocketStats,
     /// Socket that replaces the driver's, and its address where it is bound to one.
     pub(crate) replacement: Option<(Socket, Option<IpAddr>)>,
+    /// Socket that a client is to move to.
+    // Boxed: few endpoints ever have one.
+    pub(crate) next: Option<Box<NextSocket>>,
     /// Set while this process reads the socket. Otherwise another process reads it, and forwards the datagrams of this one's connections.
     pub(crate) reading: bool,
     /// Links to the machines beside this one.
@@ -292,6 +296,7 @@ impl Shared {
                 turn: Turn::default(),
                 socket: SocketStats::default(),
                 replacement: None,
+                next: None,
                 reading: true,
                 machines: None,
                 #[cfg(target_os = "linux")]

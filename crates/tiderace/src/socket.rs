@@ -100,6 +100,18 @@ impl Socket {
         Ok(())
     }
 
+    /// Sends and receives over this interface alone, whatever the routes say.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn stay_on(&self, device: &str) -> io::Result<()> {
+        socket2::SockRef::from(self.watched.socket()).bind_device(Some(device.as_bytes()))
+    }
+
+    /// Sends and receives over this interface alone, whatever the routes say.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn stay_on(&self, _: &str) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Number of payloads that one send may carry.
     pub(crate) fn max_segments(&self) -> usize {
         self.state.max_gso_segments()

@@ -72,6 +72,7 @@ pub use endpoint::{
 pub use error::{Code, MigrateError, TransportError};
 pub use events::{CloseReason, Event};
 pub use keys::{KeyLimits, KeyUpdatePolicy};
+pub use path::MoveState;
 pub use profile::Profile;
 pub use stats::Stats;
 pub use timers::Timer;

@@ -12,7 +12,7 @@ use crate::{
     error::MigrateError,
     events::{CloseReason, Event},
     observe::{DropReason, Ending, Migration},
-    path::{AmplificationLimit, ArrivalPath, EcnMarks, Failure, Path, Spin, Validated},
+    path::{AmplificationLimit, ArrivalPath, EcnMarks, Failure, MoveState, Path, Spin, Validated},
     recovery::Recovery,
     sent::PathIndex,
 };
@@ -207,6 +207,11 @@ impl Connection {
         // addresses of the server from its new one.
         self.consider_preferred_address(now);
         Ok(())
+    }
+
+    /// State of a move to `local`.
+    pub(crate) fn move_state(&self, local: IpAddr) -> MoveState {
+        self.paths.move_state(local)
     }
 
     /// Begins to validate a path that this client wants to move to.

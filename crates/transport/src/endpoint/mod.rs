@@ -10,6 +10,7 @@ mod books;
 mod closed;
 mod early;
 mod machines;
+mod migration;
 mod misrouted;
 mod pending;
 mod relief;
@@ -189,23 +190,6 @@ impl Endpoint {
         let handle = self.insert(connection);
         self.mark_dirty(handle.index);
         Ok(handle)
-    }
-
-    /// Returns whether the socket may be replaced: no client is in its handshake, which a server would not follow elsewhere.
-    // RFC 9000 §9 MUST NOT-1: no migration before the handshake is confirmed.
-    pub fn may_rebind(&self) -> bool {
-        self.slots.iter().filter_map(|slot| slot.connection.as_deref()).all(Connection::may_rebind)
-    }
-
-    /// Takes the news that the socket was replaced by one with another address: the clients' connections migrate there. `local`
-    /// is that address, if it is to be named in [`Transmit::local`].
-    pub fn rebind(&mut self, now: Instant, local: Option<IpAddr>) {
-        for index in 0..self.slots.len() {
-            if let Some(connection) = &mut self.slots[index].connection {
-                connection.rebind(now, local);
-                self.mark_dirty(u32::try_from(index).expect("fewer than 2^32 connections"));
-            }
-        }
     }
 
     fn setup(&mut self, now: Instant, scid: ConnectionId, remote: SocketAddr, local: Option<IpAddr>) -> Setup {

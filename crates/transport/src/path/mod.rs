@@ -21,6 +21,7 @@ pub(crate) use ecn::EcnMarks;
 pub(crate) use mtu::{BASE as BASE_MTU, MtuDiscovery};
 pub(crate) use paths::{ArrivalPath, Paths};
 pub(crate) use spin::Spin;
+pub use validation::MoveState;
 pub(crate) use validation::{Failure, Validated};
 
 use crate::recovery::{EcnFeedback, Recovery};

@@ -33,7 +33,28 @@ pub(crate) enum Failure {
     MoveAbandoned,
 }
 
+/// State of a move of this end to another of its addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoveState {
+    /// The connection sends from there.
+    Arrived,
+    /// The path from there is being validated.
+    UnderWay,
+    /// The connection stays where it is.
+    Abandoned,
+}
+
 impl Paths {
+    /// State of a move to the address `local`.
+    pub(crate) fn move_state(&self, local: IpAddr) -> MoveState {
+        let is_there = |path: &Path| path.local == Some(local);
+        match () {
+            () if is_there(self.active()) => MoveState::Arrived,
+            () if self.iter().any(|path| path.destined && is_there(path)) => MoveState::UnderWay,
+            () => MoveState::Abandoned,
+        }
+    }
+
     /// Begins to validate a path, with this `data`.
     pub(crate) fn challenge(&mut self, now: Instant, path: PathIndex, data: [u8; 8]) {
         let path = &mut self[path];
