@@ -12,7 +12,8 @@
 //! - `link`: sends the request over the connection, within [`Timeouts`];
 //! - [`alt_svc`]: reads the field that advertises HTTP/3; `report` reports the cause of a fall-back to origins that ask for it;
 //! - `upkeep`: sends NAT keep-alives ([`keep_alive`] measures their interval), and migrates when this host's address changes
-//!   (`network_changes`: the system says so) or when only another network leads to the server (`roaming`);
+//!   (`network_changes`: the system says so; `handover`: the server answers there) or when only another network leads to the server
+//!   (`roaming`);
 //! - `closing`: closes connections at the end of the program.
 //!
 //! [`proxy`] is an HTTP proxy for local programs, [`private`] is for protocols other than HTTP, [`masque`] opens tunnels through a proxy. `error` has the causes of
@@ -36,6 +37,7 @@ mod closing;
 mod dial;
 mod error;
 pub mod fetch;
+mod handover;
 pub mod keep_alive;
 mod link;
 mod local;

@@ -66,7 +66,7 @@ impl Silence {
         if received != self.received {
             *self = Self::new(now, (sent, received));
         }
-        let patience = SILENCE.max(rtt * ROUND_TRIPS);
+        let patience = patience(rtt);
         sent.saturating_sub(self.sent) >= UNANSWERED && now.saturating_duration_since(self.since) >= patience
     }
 }
@@ -100,6 +100,21 @@ fn bind_device(socket: &socket2::Socket, device: &str) -> io::Result<()> {
 #[cfg(not(target_os = "linux"))]
 fn bind_device(_: &socket2::Socket, _: &str) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Interface with an address of this host, unless packets from the address to a host cannot leave there.
+pub(crate) fn interface_of(address: IpAddr, remote: SocketAddr) -> Option<String> {
+    let found = if_addrs::get_if_addrs().ok()?.into_iter().find(|found| found.ip() == address)?;
+    let network = Network { device: found.name, address };
+    // Sends nothing. Linux takes a host for a neighbour to which no route leads over the interface: not every network that leads nowhere
+    // is found here.
+    network.socket().and_then(|socket| socket.connect(remote)).ok()?;
+    Some(network.device)
+}
+
+/// Time without a packet after which a path is taken to be dead.
+pub(crate) fn patience(rtt: Duration) -> Duration {
+    SILENCE.max(rtt * ROUND_TRIPS)
 }
 
 /// Networks by which a host outside may be reached, in the order of the system.
@@ -160,6 +175,11 @@ impl Roaming {
         *self = Self::new(connection, self.remote, self.searches.clone());
     }
 
+    /// Returns whether the network in use is not the one that the system chose.
+    pub(crate) fn is_away(&self) -> bool {
+        self.away.is_some()
+    }
+
     /// A socket to continue on, when the server is heard there and not where the connection is. `home` is this host's address by the
     /// system's routes.
     pub(crate) async fn look(&mut self, connection: &Connection, home: Option<IpAddr>) -> Option<UdpSocket> {
@@ -170,7 +190,7 @@ impl Roaming {
         }
         // Without a place in time it is tried again with the next look.
         let _place = timeout(SILENCE, self.searches.0.clone().acquire_owned()).await.ok()?;
-        let patience = SILENCE.max(connection.rtt() * ROUND_TRIPS);
+        let patience = patience(connection.rtt());
         let (found, pause) = if is_silent {
             (self.search(home, patience, connection.rtt()).await, PAUSE)
         } else {

@@ -2,7 +2,6 @@
 //! address of this host changes.
 
 use std::{
-    net::{IpAddr, UdpSocket},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -11,6 +10,7 @@ use tiderace::{Connection, Endpoint};
 use tokio::task::AbortHandle;
 
 use crate::{
+    handover::{Handover, continue_on},
     keep_alive::{Mapping, Mappings, Outcome},
     local::LocalAddress,
     memory::Network,
@@ -78,32 +78,44 @@ impl Upkeep {
         let mut address = self.address.towards(remote);
         let mut roaming = (self.other_networks == OtherNetworks::OnSilence)
             .then(|| Roaming::new(connection, remote, self.searches.clone()));
+        let mut handover = Handover::new(remote);
         let mut seen = activity(connection);
         let mut since = Instant::now();
         loop {
             let network = Network(address.unwrap_or(remote.ip()));
             let silence = self.silence(network);
             let due = silence.map(|silence| (since + silence).saturating_duration_since(Instant::now()));
+            let others = [due, handover.pause()].into_iter().flatten();
+            let sleep = others.fold(self.interval(), Duration::min);
             tokio::select! {
                 _ = connection.closed() => return,
                 // The source of notices is here, so that it does not end.
                 _ = changes.changed() => {}
-                () = tokio::time::sleep(due.unwrap_or(RARE_LOOK).min(self.interval())) => {}
+                () = tokio::time::sleep(sleep) => {}
             }
             let found = self.address.towards(remote);
+            if found == address {
+                handover.settle();
+            }
             if let Some(new) = found.filter(|_| found != address) {
-                address = found;
-                move_to(endpoint, new);
-                since = Instant::now();
-                if let Some(roaming) = &mut roaming {
-                    roaming.came_home(connection);
+                let is_away = roaming.as_ref().is_some_and(Roaming::is_away);
+                let old = address.filter(|_| !is_away);
+                if handover.go((endpoint, connection), old, new, &mut changes).await {
+                    address = found;
+                    since = Instant::now();
+                    if let Some(roaming) = &mut roaming {
+                        roaming.came_home(connection);
+                    }
+                    continue;
                 }
-                continue;
             }
             if let Some(roaming) = &mut roaming
-                && let Some(socket) = roaming.look(connection, address).await
+                && let Some(socket) = roaming.look(connection, found).await
             {
                 continue_on(endpoint, socket);
+                if !roaming.is_away() {
+                    address = found;
+                }
                 since = Instant::now();
                 continue;
             }
@@ -167,21 +179,6 @@ impl Upkeep {
             mapping.learn(silence, outcome);
             tracing::debug!("after {} ms of silence: {outcome:?}, {mapping:?}", silence.as_millis());
         }
-    }
-}
-
-/// Continues from another address.
-fn move_to(endpoint: &Endpoint, address: IpAddr) {
-    tracing::debug!("this host is at {address} from here on");
-    match UdpSocket::bind((address, 0)) {
-        Ok(socket) => continue_on(endpoint, socket),
-        Err(error) => tracing::debug!("the connection cannot move to {address}: {error}"),
-    }
-}
-
-fn continue_on(endpoint: &Endpoint, socket: UdpSocket) {
-    if let Err(error) = endpoint.rebind(socket) {
-        tracing::debug!("the connection cannot move: {error}");
     }
 }
 

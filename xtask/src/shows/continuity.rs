@@ -55,6 +55,7 @@ fn handover(context: &Context) -> Result<Vec<Row>> {
         ("announced", 1_000.0),
         ("announced, back", 1_000.0),
         ("flapping", 1_000.0),
+        ("announced, dead", 1_000.0),
         ("idle", 1_000.0),
         ("silent", 3_000.0),
         ("silent, 20 connections", 3_000.0),
