@@ -1,8 +1,10 @@
 //! Configuration of the connection IDs that name this machine (QUIC-LB), over all reloads.
 //!
 //! A reload may change key and `config-id`: IDs are made for the new configuration then, those of the older ones are still read, and
-//! connections replace theirs. All else would lose connections, so it is refused: IDs of another length or server ID, another key under
-//! the same `config-id`, and any change where other machines read the IDs of this one, because they read one configuration.
+//! connections replace theirs. An upgrade may change the length and the server ID as well: each process makes IDs of one form, and the newer
+//! one reads those of the older processes by their config rotation bits. All else would lose connections, so it is refused: another form at a
+//! reload, another key under the same `config-id`, and any change where other machines read the IDs of this one, because they read one
+//! configuration.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -53,15 +55,34 @@ impl IdRotation {
             (Some(current), Some(next)) => {
                 let (old, new) = (current.parameters, next.parameters);
                 let has_form = old.server_id_len == new.server_id_len && old.nonce_len == new.nonce_len;
-                let is_told_apart = old.config_id != new.config_id;
                 let is_read_by_others = !before.machines.is_empty() || !after.machines.is_empty();
-                match current.server_id == next.server_id && has_form && is_told_apart && !is_read_by_others {
+                match current.server_id == next.server_id
+                    && has_form
+                    && is_told_apart(&current, &next, is_read_by_others)
+                {
                     true => IdChange::Rotated(next),
                     false => IdChange::Refused,
                 }
             }
             _ => IdChange::Refused,
         }
+    }
+
+    /// Configurations of a newer process: its own, and those that it reads. `None` when it could not read the IDs of the process before, whose
+    /// configuration is `current`, and which has read `older`.
+    pub(crate) fn of_newer_process(
+        current: Option<RoutableConfig>,
+        older: Vec<RoutableConfig>,
+        next: Option<RoutableConfig>,
+        is_read_by_others: bool,
+    ) -> Option<Self> {
+        let rotation = Self::new(current, older);
+        match (current, next) {
+            (current, next) if current == next => {}
+            (Some(current), Some(next)) if is_told_apart(&current, &next, is_read_by_others) => rotation.rotate(next),
+            _ => return None,
+        }
+        Some(rotation)
     }
 
     /// Adopts a configuration. IDs of the one before are still read, until another one gets its `config-id`.
@@ -71,6 +92,11 @@ impl IdRotation {
         state.older.extend(before);
         state.older.retain(|older| older.parameters.config_id != next.parameters.config_id);
     }
+}
+
+/// Returns whether all that read the IDs of two configurations know which is which.
+fn is_told_apart(current: &RoutableConfig, next: &RoutableConfig, is_read_by_others: bool) -> bool {
+    current.parameters.config_id != next.parameters.config_id && !is_read_by_others
 }
 
 #[cfg(test)]
@@ -104,6 +130,23 @@ mod tests {
         for (before, after) in [(&several, &alone), (&alone, &several)] {
             assert_eq!(rotation.judge(Some(second), before, after), IdChange::Refused);
         }
+    }
+
+    #[test]
+    fn a_newer_process_may_have_another_length_and_server_id() {
+        let (oldest, old) = (config(2, 9, 14, "0a01"), config(0, 1, 14, "0a01"));
+        let judge = |next, others| IdRotation::of_newer_process(Some(old), vec![oldest], next, others);
+        let same = judge(Some(old), true).unwrap();
+        assert_eq!((same.current(), same.older()), (Some(old), vec![oldest]));
+        for next in [config(1, 2, 10, "0a01"), config(1, 2, 14, "0a07"), config(1, 1, 9, "0a07")] {
+            let newer = judge(Some(next), false).unwrap();
+            assert_eq!((newer.current(), newer.older()), (Some(next), vec![oldest, old]));
+            assert!(judge(Some(next), true).is_none(), "other machines read the IDs");
+        }
+        assert!(judge(Some(config(0, 2, 14, "0a01")), false).is_none(), "the bits do not tell them apart");
+        assert!(judge(None, false).is_none());
+        assert!(IdRotation::of_newer_process(None, Vec::new(), Some(old), false).is_none());
+        assert!(IdRotation::of_newer_process(None, Vec::new(), None, false).is_some());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 mod clients;
 mod fleet;
+mod forms;
 mod forwarding;
 #[path = "../gateway/mod.rs"]
 mod gateway;

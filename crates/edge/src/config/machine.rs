@@ -21,8 +21,8 @@ use crate::connection_id_key::{self, KeyFileError};
 pub(crate) const ONE_BLOCK: usize = 16;
 
 section! {
-    /// `[load-balancer]`: several machines serve one address, behind load balancers such as `tiderace balance`. `server-id` and
-    /// `nonce-length` stay what they were at the start. A reload changes `key` together with `config-id`, where no machine is listed.
+    /// `[load-balancer]`: several machines serve one address, behind load balancers such as `tiderace balance`. A reload
+    /// changes `key` together with `config-id`, an upgrade `server-id` and `nonce-length` too, both where no machine is listed.
     pub struct LoadBalancer {
         /// Server ID of this machine in connection IDs (QUIC-LB), in hexadecimal digits as in `0a01`: 1 to 11 bytes. No two machines have
         /// the same one, and all have as many bytes. Empty: load balancers cannot find this machine by connection IDs.

@@ -100,8 +100,8 @@ impl ProcessError {
             Self::Refused { fault, .. } => fault.hint.clone(),
             Self::Upgrade(error) => error.hint(),
             Self::Routable => {
-                Some("drain this machine at the load balancers, restart its service, and let it serve again; a reload changes `key` together \
-                      with `config-id`, and without `[[load-balancer.machine]]`".to_owned())
+                Some("a reload changes `key` together with `config-id`, an upgrade `server-id` and `nonce-length` too, both without \
+                      `[[load-balancer.machine]]`; else drain this machine at the load balancers, restart its service, and let it serve again".to_owned())
             }
             Self::Listen { .. }
             | Self::Workers(_)

@@ -213,6 +213,7 @@ impl Process {
                 .iter()
                 .filter_map(|older| describe(Some(older)))
                 .collect(),
+            read_by_others: !self.shared.current().config.load_balancer.machines.is_empty(),
             ring: self.shared.persistent.ring.to_text(),
             configuration: self.shared.current().number + 1,
             workers: u8::try_from(self.workers.count()).unwrap_or(u8::MAX),

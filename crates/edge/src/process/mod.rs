@@ -42,7 +42,7 @@ use crate::{
     observe::Logs,
     setup::SetupError,
     tls,
-    upgrade::{Siblings, TakenOver, UpgradeError, describe},
+    upgrade::{Siblings, TakenOver, UpgradeError},
     worker::Workers,
     worker_panics::WorkerPanics,
 };
@@ -117,17 +117,20 @@ impl Process {
         let metrics = Arc::new(Metrics::default());
         let memory = config.limits.memory.0;
         let routable = config.load_balancer.routable().map_err(SetupError::from)?;
-        if let Some(taken) = &taken
-            && taken.routable != describe(routable.as_ref())
-        {
-            return Err(ProcessError::Routable);
-        }
+        let rotation = match &taken {
+            Some(taken) => {
+                let others = taken.read_by_others || !config.load_balancer.machines.is_empty();
+                let before = taken.routable_before.clone();
+                let rotation = IdRotation::of_newer_process(taken.routable, before, routable, others);
+                rotation.ok_or(ProcessError::Routable)?
+            }
+            None => IdRotation::new(routable, Vec::new()),
+        };
         let mut persistent = match &taken {
             Some(taken) => PersistentState::with(taken.ring.clone(), taken.id_generation, memory),
             None => PersistentState::new(memory),
         }?;
-        let before = taken.as_ref().map(|taken| taken.routable_before.clone()).unwrap_or_default();
-        persistent.routable = Arc::new(IdRotation::new(routable, before));
+        persistent.routable = Arc::new(rotation);
         if let Some(taken) = taken.as_deref_mut() {
             persistent.devices.set_offered(std::mem::take(&mut taken.devices));
         }

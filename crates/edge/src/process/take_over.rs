@@ -127,6 +127,7 @@ mod tests {
             id_key: [0; 16],
             routable: None,
             routable_before: Vec::new(),
+            read_by_others: false,
             ring: tiderace::KeyRing::single([7; 32]).to_text(),
             configuration: 1,
             workers: 1,

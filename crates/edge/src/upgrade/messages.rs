@@ -60,6 +60,10 @@ pub(crate) struct Offer {
     // Programs that do not send it have the same version of the protocol.
     #[serde(default)]
     pub(crate) routable_before: Vec<String>,
+    /// Other machines read the connection IDs of this one, all in one form.
+    // Programs that do not send it may be such a machine.
+    #[serde(default = "yes")]
+    pub(crate) read_by_others: bool,
     /// Ring of keys, as in a file.
     pub(crate) ring: String,
     /// Number of the next configuration.
@@ -175,6 +179,10 @@ pub(crate) struct HandshakeOffer {
 /// The newer process serves.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Serving {}
+
+fn yes() -> bool {
+    true
+}
 
 /// Form of connection IDs for load balancers: processes that differ in it cannot find each other's connections.
 pub(crate) fn describe(routable: Option<&RoutableConfig>) -> Option<String> {

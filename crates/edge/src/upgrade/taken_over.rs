@@ -22,7 +22,8 @@ use crate::{listen::ListenerSockets, masque::OfferedDevice, worker_panics::Panic
 pub(crate) struct TakenOver {
     pub(crate) process: u64,
     pub(crate) id_generation: IdGeneration,
-    pub(crate) routable: Option<String>,
+    pub(crate) routable: Option<RoutableConfig>,
+    pub(crate) read_by_others: bool,
     pub(crate) routable_before: Vec<RoutableConfig>,
     pub(crate) ring: KeyRing,
     pub(crate) configuration: u64,
@@ -79,7 +80,8 @@ impl TakenOver {
         Ok(Self {
             process: offer.process,
             id_generation: IdGeneration { number: offer.generation, key: offer.id_key },
-            routable: offer.routable,
+            routable: offer.routable.as_deref().and_then(read_description),
+            read_by_others: offer.read_by_others,
             routable_before: offer.routable_before.iter().filter_map(|text| read_description(text)).collect(),
             ring: KeyRing::parse(&offer.ring).map_err(|error| invalid(&error.to_string()))?,
             configuration: offer.configuration,

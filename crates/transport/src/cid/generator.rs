@@ -27,6 +27,12 @@ pub trait ConnectionIdGenerator: Send {
     /// Length of every ID it makes, in bytes: short headers do not carry one.
     fn len(&self) -> usize;
 
+    /// Length of an ID that begins with this byte, in bytes. Differs from [`len`](Self::len) only for IDs that are read and not made: those of
+    /// connections of other processes.
+    fn len_of(&self, _first: u8) -> usize {
+        self.len()
+    }
+
     /// Returns whether IDs are empty, so that only addresses distinguish datagrams.
     fn is_empty(&self) -> bool {
         self.len() == 0

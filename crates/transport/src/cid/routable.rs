@@ -8,7 +8,7 @@ use units::{RandomStream, Seed};
 use wire::ConnectionId;
 
 use super::{ConnectionIdGenerator, Holder};
-use crate::quic_lb::{Decoded, QuicLb, QuicLbError, QuicLbParameters, ServerId};
+use crate::quic_lb::{self, Decoded, QuicLb, QuicLbError, QuicLbParameters, ServerId};
 
 /// Bytes of the nonce that name shard and generation.
 const STEERING: usize = 2;
@@ -39,14 +39,6 @@ pub enum RoutableError {
         /// Bytes of the configuration.
         expected: usize,
         /// Bytes of the server ID.
-        found: usize,
-    },
-    /// Another configuration whose IDs have another length.
-    #[error("connection IDs have {expected} bytes, and would have {found} with the other configuration")]
-    IdLen {
-        /// Bytes of the IDs.
-        expected: usize,
-        /// Bytes of those of the other configuration.
         found: usize,
     },
     /// Nonce without room for shard, generation and a counter.
@@ -113,17 +105,14 @@ impl RoutableIds {
         Ok(Self { shard, generation, config, codec, older: Vec::new(), counter, seed: *seed, random })
     }
 
-    /// Reads IDs of older configurations as well: the config rotation bits tell which. One with the bits of another is left out.
+    /// Reads IDs of older configurations as well, also of other lengths: the config rotation bits tell which. One with the bits of another is
+    /// left out.
     ///
     /// # Errors
-    /// When an ID of one would have another length.
+    /// When there could be no IDs of one.
     pub fn reading(mut self, older: &[RoutableConfig]) -> Result<Self, RoutableError> {
         for config in older {
             let codec = config.codec()?;
-            let (expected, found) = (self.codec.id_len(), codec.id_len());
-            if expected != found {
-                return Err(RoutableError::IdLen { expected, found });
-            }
             let same = |other: &RoutableConfig| other.parameters.config_id == config.parameters.config_id;
             if !same(&self.config) && !self.older.iter().any(|(other, _)| same(other)) {
                 self.older.push((*config, codec));
@@ -132,14 +121,16 @@ impl RoutableIds {
         Ok(self)
     }
 
+    /// Configurations that are read, the one in use first.
+    fn all(&self) -> impl Iterator<Item = (&RoutableConfig, &QuicLb)> {
+        let older = self.older.iter().map(|(config, codec)| (config, codec));
+        std::iter::once((&self.config, &self.codec)).chain(older)
+    }
+
     /// Content of an ID of any machine, with the server ID of this one.
     fn decode(&self, id: &[u8]) -> Option<(Decoded, ServerId)> {
-        if id.len() != self.codec.id_len() {
-            return None;
-        }
-        let all = std::iter::once((&self.config, &self.codec))
-            .chain(self.older.iter().map(|(config, codec)| (config, codec)));
-        all.filter_map(|(config, codec)| Some((codec.decode(id)?, config.server_id))).next()
+        let mut fitting = self.all().filter(|(_, codec)| codec.id_len() == id.len());
+        fitting.find_map(|(config, codec)| Some((codec.decode(id)?, config.server_id)))
     }
 
     /// Content of an ID of this machine.
@@ -165,6 +156,12 @@ impl ConnectionIdGenerator for RoutableIds {
 
     fn len(&self) -> usize {
         self.codec.id_len()
+    }
+
+    // RFC 9000 §10.3.2 MUST-2: the length of our IDs can be told without state
+    fn len_of(&self, first: u8) -> usize {
+        let config = self.all().find(|(config, _)| quic_lb::config_id(&[first]) == Some(config.parameters.config_id));
+        config.map_or(self.len(), |(_, codec)| codec.id_len())
     }
 
     fn shard_of(&self, id: &[u8]) -> Option<u8> {
@@ -271,8 +268,6 @@ mod tests {
         // The third one has the bits of the first, which is not read any more.
         let ids = make(third).reading(&[first, second]).unwrap();
         assert_eq!((ids.generation_of(&of_first), ids.generation_of(&of_second)), (None, Some(9)));
-        let other = make(second).reading(&[config("0a01", 10, Some([1; 16]))]).err();
-        assert_eq!(other, Some(RoutableError::IdLen { expected: 17, found: 13 }));
         let foreign = RoutableIds::new(
             6,
             9,
@@ -281,6 +276,29 @@ mod tests {
         );
         let ids = make(second).reading(&[first]).unwrap();
         assert_eq!(ids.holder_of(&foreign.unwrap().generate()).map(|holder| holder.hint), Some(6));
+    }
+
+    // RFC 9000 §10.3.2 MUST-2
+    #[test]
+    fn older_configurations_may_have_another_length_and_another_server_id() {
+        let numbered = |config_id, server_id, nonce_len| {
+            let config = config(server_id, nonce_len, Some([config_id + 1; 16]));
+            RoutableConfig { parameters: QuicLbParameters { config_id, ..config.parameters }, ..config }
+        };
+        let (short, long) = (numbered(0, "0a", 8), numbered(5, "0a0b0c", 14));
+        let make = |config| RoutableIds::new(4, 9, config, &Seed::from_number(7)).unwrap();
+        let (of_short, of_long) = (make(short).generate(), make(long).generate());
+        for ids in [make(short).reading(&[long]).unwrap(), make(long).reading(&[short]).unwrap()] {
+            for id in [of_short, of_long] {
+                assert_eq!(ids.len_of(id[0]), id.len());
+                assert_eq!((ids.generation_of(&id), ids.shard_of(&id), ids.holder_of(&id)), (Some(9), Some(4), None));
+                // What follows the ID in a packet does not belong to it.
+                let longer = [&id[..], &[0]].concat();
+                assert_eq!((ids.generation_of(&longer), ids.generation_of(&id[..id.len() - 1])), (None, None));
+            }
+            assert_eq!(ids.len_of(0xff), ids.len(), "no configuration has these bits");
+        }
+        assert_eq!(make(short).generation_of(&of_long), None);
     }
 
     // RFC 9000 §5.1 MUST NOT-2

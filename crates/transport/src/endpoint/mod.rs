@@ -286,12 +286,18 @@ impl Endpoint {
         self.relieve(now);
     }
 
+    /// Length of the connection ID in a short header.
+    #[inline]
+    fn id_len(&self, payload: &[u8]) -> usize {
+        payload.get(1).map_or(self.ids.len(), |first| self.ids.len_of(*first))
+    }
+
     /// Finds the destination of a single payload.
     #[inline]
     fn route(&mut self, payload: &[u8]) -> Target {
         let id = match payload.first() {
             None => None,
-            Some(first) if first & wire::bits::LONG_FORM == 0 => wire::short_dcid(payload, self.ids.len()),
+            Some(first) if first & wire::bits::LONG_FORM == 0 => wire::short_dcid(payload, self.id_len(payload)),
             Some(_) => wire::long_dcid(payload),
         };
         let Some(id) = id else { return Target::Nobody };
@@ -332,7 +338,7 @@ impl Endpoint {
             return;
         }
         let payload = &datagram.payload[..];
-        let Ok(header) = Header::parse(payload, self.ids.len()) else {
+        let Ok(header) = Header::parse(payload, self.id_len(payload)) else {
             self.stats.dropped += 1;
             return;
         };

@@ -91,7 +91,7 @@ impl Endpoint {
     /// connection: a stateless reset for each packet.
     pub fn answer_unclaimed(&mut self, now: Instant, datagram: &Datagram) {
         for payload in datagram.payload.chunks(datagram.segment_size.max(1)) {
-            let Ok(Header::Short { dcid, .. }) = Header::parse(payload, self.ids.len()) else { continue };
+            let Ok(Header::Short { dcid, .. }) = Header::parse(payload, self.id_len(payload)) else { continue };
             let part = Datagram { payload: payload.into(), ..*datagram };
             self.maybe_reset(now, &part, &dcid);
         }
@@ -120,7 +120,7 @@ impl Endpoint {
         if payload.first().is_none_or(|first| first & wire::bits::LONG_FORM != 0) {
             return false;
         }
-        let generation = wire::short_dcid(payload, self.ids.len()).and_then(|id| self.ids.generation_of(id));
+        let generation = wire::short_dcid(payload, self.id_len(payload)).and_then(|id| self.ids.generation_of(id));
         generation.is_some_and(|generation| generation != own && !self.foreign.siblings.is_living(generation))
     }
 
@@ -160,7 +160,7 @@ impl Endpoint {
             return Some(*shard);
         }
         let generation = self.ids.generation_of(id).filter(|generation| siblings.is_living(*generation))?;
-        let header = Header::parse(payload, self.ids.len()).ok()?;
+        let header = Header::parse(payload, self.id_len(payload)).ok()?;
         let is_handshake = matches!(header, Header::Long { ty: LongType::Handshake, .. });
         is_handshake.then_some(SiblingShard { generation, shard: self.ids.shard_of(id)? })
     }
