@@ -12,7 +12,7 @@ use wire::{Ack, EcnCounts, Frame, Frames, Writer};
 use super::*;
 use crate::error::{Code, TransportError};
 use crate::range_set::RangeSet;
-use crate::sent::{SentFrame, Verdict};
+use crate::sent::{Entry, SentFrame, Verdict};
 
 const MS: Duration = Duration::from_millis(1);
 /// Controllers whose window answers to loss, and to nothing else.
@@ -445,6 +445,34 @@ fn paths_are_judged_apart() {
     assert_eq!(recoveries[0].bytes_in_flight(), 0);
     assert_eq!(outcome.lost_packets, 2, "those of the second path, by time");
     assert_eq!(ledger.next_pn(), 8);
+}
+
+/// A probe of a path that leads nowhere, and data on the path in use, whose packets are acknowledged one by one.
+#[test]
+fn records_do_not_wait_for_a_path_that_does_not_answer() {
+    let mut recoveries =
+        [0, 1].map(|path| Recovery::new(&Config::default(), SIZE, Seed::from_number(path), Instant::ZERO));
+    let mut ledger = Ledger::new();
+    let probe = SentPacket { path: PathIndex::new(1), ..SentPacket::new(at(0), SIZE) };
+    recoveries[1].on_packet_sent(&mut ledger, SpaceId::DATA, &probe);
+    let mut most = 0;
+    for pn in 1..1_000 {
+        ledger.record(SentFrame::Datagram(pn));
+        recoveries[0].on_packet_sent(&mut ledger, SpaceId::DATA, &SentPacket::new(at(pn), SIZE));
+        let mut buffer = [0; 64];
+        let Some(Ok(Frame::Ack(ack))) = Frames::new(ack_frame(&mut buffer, &[pn], None)).next() else { panic!() };
+        let (now, none) = (at(pn), &mut |_: Verdict, _: SentFrame| {});
+        let (zero, confirmed) = (Duration::ZERO, &Progress::CONFIRMED);
+        on_ack_received(&mut ledger, &mut recoveries[..], SpaceId::DATA, &ack, now, zero, confirmed, none).unwrap();
+        most = most.max(ledger.records());
+        // For a while it may still be answered.
+        assert_eq!(ledger.is_outstanding(0), pn < 64, "{pn}");
+    }
+    let of_64 = 65 * (size_of::<Entry>() + size_of::<SentFrame>());
+    assert!(most <= of_64, "{most} bytes of records, {of_64} expected");
+    let probed = &recoveries[1];
+    assert_eq!((probed.bytes_in_flight(), probed.ack_eliciting_in_flight(SpaceId::DATA)), (0, 0));
+    assert_eq!(probed.deadline(&Progress::CONFIRMED), None, "nothing is waited for there");
 }
 
 // RFC 9002 §6.2.1 MUST-2
