@@ -1,6 +1,6 @@
 //! Proxying UDP in HTTP (RFC 9298): the parts that client and proxy share.
 //!
-//! `template` has URI templates; this file has the payload of HTTP datagrams.
+//! `template` has URI templates; this file has the payload of HTTP datagrams. [`bound`] has tunnels for many peers.
 //!
 //! ```
 //! use tiderace_h3::connect_udp::{Content, UDP_CONTEXT};
@@ -9,9 +9,10 @@
 //! assert_eq!(Content::parse(&datagram), Content::Udp(b"ping"));
 //! ```
 
+pub mod bound;
 mod template;
 
-pub use self::template::Template;
+pub use self::template::{Template, UdpTarget};
 pub use crate::uri_template::{TemplateError, TemplateFault};
 
 /// Upgrade token, and the value of `:protocol` (RFC 9298 §3).

@@ -13,6 +13,17 @@ const DEFAULT_PATH: &str = "/.well-known/masque/udp/{target_host}/{target_port}/
 
 const HOST: &str = "target_host";
 const PORT: &str = "target_port";
+/// Value of both variables in a request without a target (draft-ietf-masque-connect-udp-listen §2).
+const ANY: &str = "*";
+
+/// Target of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UdpTarget {
+    /// Host, a name or an IP address without brackets, and port.
+    Host(String, u16),
+    /// None: the request is for bound UDP.
+    Any,
+}
 
 /// Template of the requests to a UDP proxy.
 ///
@@ -52,12 +63,31 @@ impl Template {
         self.0.expand(|name| if name == HOST { host.to_owned() } else { port.to_string() })
     }
 
+    /// The URI of a request for bound UDP without a target.
+    // draft-ietf-masque-connect-udp-listen §2 MUST: `*` is percent-encoded
+    pub fn expand_any(&self) -> String {
+        self.0.expand(|_| ANY.to_owned())
+    }
+
     /// Finds host and port in path and query of a request; `None` when they do not fit the template, or are no host or port. A slash at
     /// the end of the path, and further pairs of the query, make no difference.
     pub fn find(&self, path: &str, query: Option<&str>) -> Option<(String, u16)> {
+        match self.find_target(path, query)? {
+            UdpTarget::Host(host, port) => Some((host, port)),
+            UdpTarget::Any => None,
+        }
+    }
+
+    /// Finds the target in path and query of a request, as [`find`](Self::find) does, which may be none.
+    // draft-ietf-masque-connect-udp-listen §2: a request with only one `*` is malformed
+    pub fn find_target(&self, path: &str, query: Option<&str>) -> Option<UdpTarget> {
         let found = self.0.find(path, query)?;
         let value = |name| found.iter().find(|(own, _)| *own == name).map(|(_, value)| *value);
-        Some((target_host(value(HOST)?)?, target_port(value(PORT)?)?))
+        let (host, port) = (value(HOST)?, value(PORT)?);
+        if [host, port].iter().all(|value| percent_decode_str(value).eq(ANY.bytes())) {
+            return Some(UdpTarget::Any);
+        }
+        Some(UdpTarget::Host(target_host(host)?, target_port(port)?))
     }
 }
 
@@ -212,6 +242,25 @@ mod tests {
             assert_eq!(query.find("/m", Some("v=1&h=a")), None);
             assert_eq!(query.find("/m", None), None);
         }
+    }
+
+    /// draft-ietf-masque-connect-udp-listen §2
+    #[test]
+    fn requests_without_a_target_have_two_wildcards() {
+        let template = Template::at("p.example").unwrap();
+        assert_eq!(template.expand_any(), "https://p.example/.well-known/masque/udp/%2A/%2A/");
+        let server = Template::for_server(DEFAULT_PATH).unwrap();
+        let find = |rest: &str| server.find_target(&format!("/.well-known/masque/udp/{rest}"), None);
+        for path in ["%2A/%2A/", "%2a/%2A", "*/*/"] {
+            assert_eq!(find(path), Some(UdpTarget::Any), "{path}");
+            assert_eq!(server.find(&format!("/.well-known/masque/udp/{path}"), None), None);
+        }
+        for path in ["%2A/443/", "a.example/%2A/", "%2A%2A/%2A/", "%2A/", "//"] {
+            assert_eq!(find(path), None, "{path}");
+        }
+        assert_eq!(find("a.example/53/"), Some(UdpTarget::Host("a.example".to_owned(), 53)));
+        let query = Template::for_server("/m{?target_host,target_port}").unwrap();
+        assert_eq!(query.find_target("/m", Some("target_port=%2A&target_host=%2A")), Some(UdpTarget::Any));
     }
 
     #[test]
