@@ -39,11 +39,25 @@ section! {
         deny: Many = Many::default(),
         /// Ports that are prohibited. A list.
         deny_ports: Vec<u16> = vec![25],
-        /// Concurrent tunnels of all clients of the gateway's proxies. Each uses a socket.
+        /// Serve bound UDP (draft-ietf-masque-connect-udp-listen): tunnels for many peers, which clients name by address. The rules for
+        /// targets hold for each datagram.
+        bound_udp: bool = false,
+        /// Addresses from which bound UDP is sent, one of each IP version at most: `203.0.113.7`, or `10.0.0.5=203.0.113.7` where others see
+        /// another address (1:1 NAT); none for the addresses of the routes to the Internet. One or a list.
+        bound_udp_addresses: Many = Many::default(),
+        /// Pass on datagrams of all peers to clients with an uncompressed context, as the draft has it. Otherwise those of addresses to which
+        /// the client has sent or for which it has registered a context.
+        bound_udp_any_peer: bool = false,
+        /// Context IDs that a bound tunnel may have open, 1 to 1024.
+        bound_udp_contexts: usize = 64,
+        /// Addresses of peers that a bound tunnel remembers, 1 to 4096; another one takes the place of that to which nothing was sent for
+        /// the longest time.
+        bound_udp_peers: usize = 256,
+        /// Concurrent tunnels of all clients of the gateway's proxies. Each uses a socket, a bound one up to two.
         tunnels: usize = 4_096,
         /// Concurrent tunnels of one client: the owner of a token, or an address (IPv4) or /64 (IPv6).
         tunnels_per_client: usize = 100,
-        /// Tunnels that one client may open per second.
+        /// Tunnels that one client may open per second. A new peer of a bound tunnel counts as one.
         opened_per_second: u32 = 50,
         /// Bytes per second that one client may send and receive through all its tunnels; 0 B: no limit. Beyond it datagrams are dropped,
         /// and TCP waits.
@@ -103,6 +117,30 @@ pub(super) fn check_certificates(at: &[Step], rules: &Many) -> Result<(), Fault>
     Ok(())
 }
 
+/// Checks the settings of bound UDP.
+fn check_bound(number: usize, proxy: &Proxy) -> Result<(), Fault> {
+    let at = |key| [Key("route"), Number(number), Key("proxy"), Key(key)];
+    let mut versions = Vec::new();
+    for text in &proxy.bound_udp_addresses.0 {
+        let address = text.parse::<crate::masque::BoundAddress>().map_err(|message| {
+            Fault::new(&at("bound-udp-addresses"), message).hint("`203.0.113.7`, or `10.0.0.5=203.0.113.7`")
+        })?;
+        if versions.contains(&address.local.is_ipv4()) {
+            return Err(Fault::new(&at("bound-udp-addresses"), "expected one address of each IP version at most"));
+        }
+        versions.push(address.local.is_ipv4());
+    }
+    if proxy.bound_udp && !proxy.udp {
+        return Err(Fault::new(&at("bound-udp"), "expected `udp`, without which there is no bound UDP"));
+    }
+    let limits =
+        [("bound-udp-contexts", proxy.bound_udp_contexts, 1_024), ("bound-udp-peers", proxy.bound_udp_peers, 4_096)];
+    match limits.into_iter().find(|(_, limit, most)| !(1..=*most).contains(limit)) {
+        Some((key, _, most)) => Err(Fault::new(&at(key), format!("expected 1 to {most}"))),
+        None => Ok(()),
+    }
+}
+
 /// Checks the proxy of a route.
 pub(super) fn check(number: usize, route: &Route, proxy: &Proxy) -> Result<(), Fault> {
     let at = |key| [Key("route"), Number(number), Key("proxy"), Key(key)];
@@ -146,6 +184,7 @@ pub(super) fn check(number: usize, route: &Route, proxy: &Proxy) -> Result<(), F
     if proxy.deny_ports.contains(&0) {
         return Err(Fault::new(&at("deny-ports"), "expected ports from 1 to 65535"));
     }
+    check_bound(number, proxy)?;
     let zero = [
         ("tunnels", proxy.tunnels == 0),
         ("tunnels-per-client", proxy.tunnels_per_client == 0),
@@ -189,6 +228,11 @@ mod tests {
             ("open = true\ntemplate = \"/x/{target_host}\"", 8, "proxy.template", "{?target_host,target_port}"),
             ("open = true\ntemplate = \"/x/{target_host}/{target_port}\"", 8, "proxy.template", ""),
             ("open = true\ntemplate = \"/udp{+target_host,target_port}\"", 8, "proxy.template", ""),
+            ("open = true\nbound-udp-addresses = \"a\"", 8, "proxy.bound-udp-addresses", "10.0.0.5=203.0.113.7"),
+            ("open = true\nbound-udp-addresses = [\"192.0.2.1\", \"192.0.2.2\"]", 8, "proxy.bound-udp-addresses", ""),
+            ("open = true\ntcp = true\nudp = false\nbound-udp = true", 10, "proxy.bound-udp", ""),
+            ("open = true\nbound-udp-contexts = 0", 8, "proxy.bound-udp-contexts", ""),
+            ("open = true\nbound-udp-peers = 4097", 8, "proxy.bound-udp-peers", ""),
             ("open = true\nallow = \"10.0.0.0/33\"", 8, "proxy.allow", ""),
             ("open = true\ndeny = [\"a\"]", 8, "proxy.deny", ""),
             ("open = true\ndeny-ports = [0]", 8, "proxy.deny-ports", ""),

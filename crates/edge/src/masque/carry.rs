@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use super::{
     PARTS,
+    bound::BoundTunnel,
     ip::IpTunnel,
     tcp::TcpTunnel,
     udp::{End, UdpTunnel},
@@ -24,6 +25,7 @@ use crate::{
 /// A tunnel to a target.
 pub(super) enum Tunnel {
     Udp(Box<UdpTunnel>),
+    BoundUdp(Box<BoundTunnel>),
     Ip(Box<IpTunnel>),
     Tcp(Box<TcpTunnel>),
 }
@@ -39,6 +41,7 @@ impl Tunnel {
     pub(super) fn traffic(&self) -> &Arc<Traffic> {
         match self {
             Self::Udp(tunnel) => &tunnel.traffic,
+            Self::BoundUdp(tunnel) => tunnel.traffic(),
             Self::Ip(tunnel) => &tunnel.traffic,
             Self::Tcp(tunnel) => &tunnel.traffic,
         }
@@ -61,11 +64,15 @@ impl Tunnel {
                         let end = tunnel.over_h3(content, &datagrams, &mut answer, charge).await;
                         result_of(end, &cause)
                     }
+                    (Self::BoundUdp(tunnel), Some(datagrams)) => {
+                        let end = tunnel.over_h3(content, &datagrams, &mut answer, charge).await;
+                        result_of(end, &cause)
+                    }
                     (Self::Ip(tunnel), Some(datagrams)) => {
                         let end = tunnel.over_h3(content, &datagrams, &mut answer, charge).await;
                         result_of(end, &cause)
                     }
-                    (Self::Udp(_) | Self::Ip(_), None) => {
+                    (Self::Udp(_) | Self::BoundUdp(_) | Self::Ip(_), None) => {
                         Err(ErrorWithEnding::error(Ending::Fault, "a stream without datagrams"))
                     }
                     (Self::Tcp(tunnel), _) => tunnel.over_h3(content, &mut answer, charge.budget()).await,
@@ -109,6 +116,10 @@ impl Upgraded {
             Err(error) => Err(ErrorWithEnding::error(Ending::Cancelled, error.to_string())),
             Ok(client) => match tunnel {
                 Tunnel::Udp(tunnel) => {
+                    let end = tunnel.over_stream(TokioIo::new(client), charge).await;
+                    result_of(end, &entry.cause())
+                }
+                Tunnel::BoundUdp(tunnel) => {
                     let end = tunnel.over_stream(TokioIo::new(client), charge).await;
                     result_of(end, &entry.cause())
                 }

@@ -109,6 +109,7 @@ pub(crate) struct Clients(Mutex<State>);
 pub(crate) struct TunnelPlace {
     clients: Arc<Clients>,
     key: ClientKey,
+    opened_per_second: u32,
     bytes: Option<(Arc<Mutex<Bucket>>, f64)>,
 }
 
@@ -153,11 +154,19 @@ impl Clients {
         client.tunnels += 1;
         let bytes = limits.bytes_per_second.map(|rate| (client.bytes.clone(), rate as f64));
         state.total += 1;
-        Ok(TunnelPlace { clients: self.clone(), key, bytes })
+        Ok(TunnelPlace { clients: self.clone(), key, opened_per_second: limits.opened_per_second, bytes })
     }
 }
 
 impl TunnelPlace {
+    /// Returns whether a tunnel may send to another peer: in the rate at which the client may open tunnels, of which it counts as one.
+    pub(super) fn may_add_peer(&self) -> bool {
+        let mut state = self.clients.lock();
+        let rate = f64::from(self.opened_per_second);
+        // A client with a tunnel is known.
+        state.known.get_mut(&self.key).is_some_and(|client| client.opened.take(1.0, rate, Instant::now()))
+    }
+
     /// Returns whether a datagram of `bytes` is within the client's rate.
     pub(super) fn may_carry(&self, bytes: usize) -> bool {
         let Some((bucket, rate)) = &self.bytes else { return true };
@@ -241,6 +250,17 @@ mod tests {
         assert!(clients.enter(key(1_000_000), LIMITS, later).is_ok());
         assert!(clients.lock().known.contains_key(&key(7)));
         assert!(clients.lock().known.len() < MAX_KNOWN);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn peers_of_a_tunnel_count_as_tunnels_that_are_opened() {
+        let clients = Arc::new(Clients::default());
+        let places = [(); 2].map(|()| clients.enter(key(1), LIMITS, Instant::now()).unwrap());
+        let added = (0..1_000).filter(|number| places[number % 2].may_add_peer()).count();
+        assert_eq!(added, 28, "30 a second, of which two are tunnels");
+        assert_eq!(clients.enter(key(1), LIMITS, Instant::now()).unwrap_err(), NoPlace::Rate);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(places[0].may_add_peer());
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,6 +5,8 @@ use std::{
     sync::{PoisonError, RwLock},
 };
 
+use super::rules::{Prohibited, Rules};
+
 /// Listeners of the gateway, with those of its metrics.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners(RwLock<Vec<SocketAddr>>);
@@ -18,6 +20,19 @@ impl Listeners {
     /// Adds an address that is about to be opened.
     pub(crate) fn add(&self, address: SocketAddr) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).push(address);
+    }
+
+    /// Checks a target that is reached from `local` and may be this machine, whose services may trust local connections. `allow` permits
+    /// programs beside the gateway, and none of the gateway's own listeners: its limits and its log would treat the client as the gateway.
+    // RFC 9298 §7
+    pub(super) fn check(&self, rules: &Rules, target: SocketAddr, local: IpAddr) -> Result<(), Prohibited> {
+        let local = local.to_canonical();
+        let is_reached_from_itself = local == target.ip().to_canonical();
+        // All of 127.0.0.0/8 is reached from 127.0.0.1.
+        if (is_reached_from_itself || local.is_loopback()) && self.take(target, local) {
+            return Err(Prohibited::Listener);
+        }
+        if is_reached_from_itself && !rules.allows(target.ip()) { Err(Prohibited::NotPublic) } else { Ok(()) }
     }
 
     /// Returns whether a listener takes what is sent to `target`, an address of this machine that is reached from `local`.

@@ -3,8 +3,9 @@
 //!
 //! The files, in the order in which a request meets them: `crate::access` identifies clients by tokens and certificates; `clients` limits each of them;
 //! `crate::resolve` finds addresses; `rules` and `listeners` check them; `refusal` is the response to refused requests; `carry` runs a
-//! tunnel with `udp` or `tcp`.
+//! tunnel with `udp` or `tcp`, or with `bound` one of UDP for many peers. `socket` has their sockets.
 
+mod bound;
 mod capsule_queue;
 mod carry;
 mod clients;
@@ -12,6 +13,7 @@ mod ip;
 mod listeners;
 mod refusal;
 mod rules;
+mod socket;
 mod tcp;
 #[cfg(test)]
 mod tests;
@@ -25,25 +27,27 @@ use std::{
 
 use h3_quic::{
     Datagrams,
-    connect_udp::{PROTOCOL, Template},
+    connect_udp::{PROTOCOL, Template, UdpTarget, bound::is_bound},
 };
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use tiderace::Charge;
 use tokio::{net::TcpStream, time::Instant};
 
+pub(crate) use self::{
+    bound::BoundAddress,
+    carry::Upgraded,
+    clients::{ClientKey, ClientLimits, Clients, NoPlace, TunnelPlace},
+    ip::{IpProxy, IpShared, OfferedDevice, TunDevices},
+    listeners::Listeners,
+    socket::TargetSocket,
+};
 use self::{
+    bound::BoundTunnel,
     carry::Tunnel,
     refusal::Refusal,
     rules::{Prohibited, Rules},
     tcp::TcpTunnel,
     udp::UdpTunnel,
-};
-pub(crate) use self::{
-    carry::Upgraded,
-    clients::{ClientKey, ClientLimits, Clients, NoPlace, TunnelPlace},
-    ip::{IpProxy, IpShared, OfferedDevice, TunDevices},
-    listeners::Listeners,
-    udp::TargetSocket,
 };
 use crate::{
     access::Access,
@@ -69,6 +73,9 @@ const CAPSULE_PROTOCOL: HeaderName = HeaderName::from_static("capsule-protocol")
 const TUNNEL: u64 = 8 * 1024;
 /// Parts of an answer over HTTP/3 that wait for the client.
 const PARTS: usize = 4;
+/// Fault of a request for bound UDP where there is none.
+const NOT_BOUND: &str =
+    "a request without a target is one for bound UDP, which is not offered, or was not asked for by connect-udp-bind";
 /// Addresses of a target that are tried.
 const ADDRESSES: usize = 4;
 
@@ -77,7 +84,7 @@ pub(crate) struct Proxy {
     config: config::Proxy,
     template: Template,
     access: Access,
-    rules: Rules,
+    rules: Arc<Rules>,
     limits: ClientLimits,
     resolver: Box<dyn Resolve>,
     clients: Arc<Clients>,
@@ -87,8 +94,7 @@ pub(crate) struct Proxy {
 
 /// A request that may have a tunnel, if there is a way to its target.
 struct Admitted {
-    host: String,
-    port: u16,
+    target: UdpTarget,
     user: Option<Arc<str>>,
     place: TunnelPlace,
     charge: Charge,
@@ -124,7 +130,7 @@ impl Proxy {
         Ok(Self {
             template: Template::for_server(&config.template_of(route))?,
             access,
-            rules: Rules::new(&config.allow, &config.deny, &config.deny_ports),
+            rules: Arc::new(Rules::new(&config.allow, &config.deny, &config.deny_ports)),
             limits,
             resolver: Box::new(SystemResolver::default()),
             clients: clients.clone(),
@@ -153,11 +159,19 @@ impl Proxy {
         entry: &mut Entry,
     ) -> Answer {
         let is_connect = asked.is_none() && *request.method() == Method::CONNECT;
-        let kind = if is_connect { TunnelKind::Tcp } else { TunnelKind::Udp };
+        let kind = match is_connect {
+            true => TunnelKind::Tcp,
+            false if self.config.bound_udp && is_bound(request.headers()) => TunnelKind::BoundUdp,
+            false => TunnelKind::Udp,
+        };
         let opened = match self.admit(kind, &request, asked.as_ref(), peer) {
-            Ok(admitted) => {
-                let Admitted { host, port, user, place, charge } = admitted;
-                self.open(kind, &host, port, user, place).await.map(|tunnel| (tunnel, charge))
+            Ok(Admitted { target, user, place, charge }) => {
+                let opened = match target {
+                    _ if kind == TunnelKind::BoundUdp => self.open_bound(&target, user, place).await,
+                    UdpTarget::Host(host, port) => self.open(kind, &host, port, user, place).await,
+                    UdpTarget::Any => Err(Refusal::Malformed(NOT_BOUND)),
+                };
+                opened.map(|tunnel| (tunnel, charge))
             }
             Err(refusal) => Err(refusal),
         };
@@ -188,13 +202,18 @@ impl Proxy {
         // First: who may not use the proxy learns nothing from it.
         let found = self.access.find(request.headers(), peer.certificate.as_deref());
         let user = found.map_err(Refusal::of_access)?;
-        let target = if kind == TunnelKind::Udp { self.udp_target(request, asked) } else { tcp_target(request) };
-        let (host, port) = target?;
-        self.rules.check_port(port).map_err(Refusal::Prohibited)?;
+        let target = if kind == TunnelKind::Tcp { tcp_target(request) } else { self.udp_target(request, asked) };
+        let target = target?;
+        match &target {
+            UdpTarget::Host(_, port) => self.rules.check_port(*port).map_err(Refusal::Prohibited)?,
+            // The target of a request that is for bound UDP, and of no other.
+            UdpTarget::Any if kind != TunnelKind::BoundUdp => return Err(Refusal::Malformed(NOT_BOUND)),
+            UdpTarget::Any => {}
+        }
         let key = user.clone().map_or_else(|| ClientKey::Address(admission::key(peer.remote.ip())), ClientKey::Token);
         let place = self.clients.enter(key, self.limits, Instant::now()).map_err(Refusal::NoPlace)?;
         let charge = peer.memory.charge(TUNNEL).ok_or(Refusal::Memory)?;
-        Ok(Admitted { host, port, user, place, charge })
+        Ok(Admitted { target, user, place, charge })
     }
 
     /// Opens a tunnel to a host by name.
@@ -246,6 +265,39 @@ impl Proxy {
         Err(failed)
     }
 
+    /// Opens a tunnel for many peers, with a target or none.
+    async fn open_bound(
+        &self,
+        target: &UdpTarget,
+        user: Option<Arc<str>>,
+        place: TunnelPlace,
+    ) -> Result<Tunnel, Refusal> {
+        let sockets = bound::Sockets::open(&self.config.bound_udp_addresses).await?;
+        let target = match target {
+            UdpTarget::Any => None,
+            UdpTarget::Host(host, port) => {
+                let until = Instant::now() + self.config.connect_timeout.0;
+                let addresses = self.addresses(host, *port, until).await?;
+                let reached = addresses.into_iter().find(|address| sockets.reach(address.ip()));
+                let unreachable = || Refusal::Unreachable("the proxy has no address of its IP version".to_owned());
+                let address = reached.ok_or_else(unreachable)?;
+                self.check_own(address, local_address_for(address)).map_err(Refusal::Prohibited)?;
+                Some(address)
+            }
+        };
+        let name = target.map_or_else(|| "*".to_owned(), |target| target.to_string());
+        let traffic =
+            Traffic::new(TunnelKind::BoundUdp, name, sockets.public_addresses().join(" "), user, &self.metrics);
+        let policy = bound::Policy::new(self.rules.clone(), self.listeners.clone());
+        Ok(Tunnel::BoundUdp(Box::new(BoundTunnel::new(
+            &self.config,
+            sockets,
+            (policy, target),
+            Arc::new(traffic),
+            place,
+        ))))
+    }
+
     /// The addresses of a host that the rules permit. These are connected to: the name is not looked up again.
     // RFC 9298 §3.1 MUST-1, MUST-2: resolved before the answer, which is a refusal when that fails
     async fn addresses(&self, host: &str, port: u16, until: Instant) -> Result<Vec<SocketAddr>, Refusal> {
@@ -267,23 +319,16 @@ impl Proxy {
         if permitted.is_empty() { Err(Refusal::Prohibited(prohibited)) } else { Ok(permitted) }
     }
 
-    /// Checks a target that may be this machine, whose services may trust local connections. `allow` permits programs beside the gateway,
-    /// and none of the gateway's own listeners: its limits and its log would treat the client as the gateway.
-    // RFC 9298 §7
+    /// Checks a target that may be this machine; see [`Listeners::check`].
     fn check_own(&self, target: SocketAddr, local: io::Result<SocketAddr>) -> Result<(), Prohibited> {
-        let Ok(local) = local.map(|local| local.ip().to_canonical()) else { return Ok(()) };
-        let is_reached_from_itself = local == target.ip().to_canonical();
-        // All of 127.0.0.0/8 is reached from 127.0.0.1.
-        if (is_reached_from_itself || local.is_loopback()) && self.listeners.take(target, local) {
-            return Err(Prohibited::Listener);
-        }
-        if is_reached_from_itself && !self.rules.allows(target.ip()) { Err(Prohibited::NotPublic) } else { Ok(()) }
+        let Ok(local) = local else { return Ok(()) };
+        self.listeners.check(&self.rules, target, local.ip())
     }
 
     /// The target of a request for UDP.
     // RFC 9298 §3.2 SHALL-1, SHALL-3, SHALL-4, MUST-1, SHOULD-1: a request that is no GET with an upgrade, and no extended CONNECT, is
     // malformed
-    fn udp_target(&self, request: &Request<AnyBody>, asked: Option<&SwitchRequest>) -> Result<(String, u16), Refusal> {
+    fn udp_target(&self, request: &Request<AnyBody>, asked: Option<&SwitchRequest>) -> Result<UdpTarget, Refusal> {
         let is_for_udp = asked.is_some_and(|asked| self.carries(&asked.protocol));
         if !is_for_udp || ![Method::GET, Method::CONNECT].contains(request.method()) {
             return Err(Refusal::Malformed("expected a request for connect-udp"));
@@ -292,7 +337,7 @@ impl Proxy {
             return Err(Refusal::Malformed("a request with capsules has no fields that describe content"));
         }
         let wrong = Refusal::Malformed("expected the URI template of the proxy with a host and a port from 1 to 65535");
-        self.template.find(request.uri().path(), request.uri().query()).ok_or(wrong)
+        self.template.find_target(request.uri().path(), request.uri().query()).ok_or(wrong)
     }
 }
 
@@ -313,6 +358,9 @@ fn accept(
         }
         asked.answer(&mut response);
         response.headers_mut().insert(CAPSULE_PROTOCOL, HeaderValue::from_static("?1"));
+        if let Tunnel::BoundUdp(tunnel) = &tunnel {
+            tunnel.announce(response.headers_mut());
+        }
     }
     if request.version() != http::Version::HTTP_3 {
         let client = hyper::upgrade::on(request);
@@ -333,10 +381,10 @@ fn local_address_for(target: SocketAddr) -> io::Result<SocketAddr> {
 }
 
 /// The target of a plain CONNECT.
-fn tcp_target(request: &Request<AnyBody>) -> Result<(String, u16), Refusal> {
+fn tcp_target(request: &Request<AnyBody>) -> Result<UdpTarget, Refusal> {
     let authority = request.uri().authority();
     let target =
         authority.and_then(|authority| Some((authority.host(), authority.port_u16().filter(|port| *port > 0)?)));
     let (host, port) = target.ok_or(Refusal::Malformed("expected a host and a port from 1 to 65535"))?;
-    Ok((host.trim_start_matches('[').trim_end_matches(']').to_owned(), port))
+    Ok(UdpTarget::Host(host.trim_start_matches('[').trim_end_matches(']').to_owned(), port))
 }

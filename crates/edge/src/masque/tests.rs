@@ -68,7 +68,7 @@ async fn a_name_that_changes_its_address_leads_to_the_one_that_was_judged() {
         let connected = match tunnel {
             Tunnel::Udp(tunnel) => tunnel.socket.peer().unwrap(),
             Tunnel::Tcp(tunnel) => tunnel.target.peer_addr().unwrap(),
-            Tunnel::Ip(_) => panic!("a tunnel for IP"),
+            Tunnel::BoundUdp(_) | Tunnel::Ip(_) => panic!("a tunnel of another kind"),
         };
         assert_eq!(connected, judged);
         // The next request gets what the name leads to then, which is judged again.
@@ -191,7 +191,7 @@ async fn a_tunnel_without_traffic_ends() {
                 assert!(matches!(end, udp::End::Idle), "{end:?}");
                 config::Proxy::default().idle_timeout.0
             }
-            Tunnel::Ip(_) => panic!("a tunnel for IP"),
+            Tunnel::BoundUdp(_) | Tunnel::Ip(_) => panic!("a tunnel of another kind"),
             Tunnel::Tcp(tunnel) => {
                 let error = tunnel.over_stream(client, &budget).await.unwrap_err();
                 assert_eq!(Ending::of_content(&error), Ending::Idle);

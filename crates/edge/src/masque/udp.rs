@@ -5,13 +5,7 @@
 //!   is sent as a capsule on the stream, together with others that have waited for it. Over HTTP/2 and HTTP/1.1 all datagrams are capsules, and the
 //!   buffer of the socket is the queue.
 
-use std::{
-    cell::RefCell,
-    io::{self, IoSliceMut},
-    net::SocketAddr,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use h3_quic::{
@@ -20,15 +14,13 @@ use h3_quic::{
     connect_udp::{ALWAYS_CARRIED, Content, MAX_PAYLOAD, UDP_CONTEXT},
 };
 use http_body_util::{BodyExt, channel::Sender};
-use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use tiderace::Charge;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest},
-    net::UdpSocket,
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     time::Instant,
 };
 
-use super::{capsule_queue::CapsuleQueue, clients::TunnelPlace};
+use super::{capsule_queue::CapsuleQueue, clients::TunnelPlace, socket::TargetSocket};
 use crate::{
     body::AnyBody,
     ending::{BodyError, Ending, ErrorWithEnding},
@@ -38,18 +30,11 @@ use crate::{
 /// The longest DATAGRAM capsule: the longest UDP payload, and the longest form of its context ID.
 const MAX_CAPSULE: usize = MAX_PAYLOAD + 8;
 /// The longest payload for a client of HTTP/3 that takes no datagrams: its capsules wait on the stream.
-const MAX_H3_CAPSULE: usize = 1_500;
+pub(super) const MAX_H3_CAPSULE: usize = 1_500;
 /// Bytes of capsules that are looked at together.
-const PIECE: usize = 4 * 1024;
+pub(super) const PIECE: usize = 4 * 1024;
 /// Datagrams that are carried in one direction before the other gets its turn.
-const TURN: usize = 64;
-/// Bytes that the system writes at once when it has put datagrams together (GRO).
-const SCRATCH: usize = 64 * 1024;
-
-thread_local! {
-    /// Buffer for received data; empty between calls.
-    static RECEIVED: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into());
-}
+pub(super) const TURN: usize = 64;
 
 /// Reason why a tunnel ends.
 #[derive(Debug)]
@@ -67,75 +52,6 @@ pub(super) enum End {
 impl End {
     pub(super) fn malformed(error: impl std::fmt::Display) -> Self {
         Self::Broken(ErrorWithEnding::error(Ending::Malformed, error.to_string()))
-    }
-}
-
-/// A socket for one target.
-pub(crate) struct TargetSocket {
-    io: UdpSocket,
-    state: UdpSocketState,
-    target: SocketAddr,
-}
-
-impl TargetSocket {
-    /// Opens a socket that takes datagrams of `target` alone.
-    // RFC 9298 §3.1 MUST NOT-1, MUST-9: no fragments; and connected, so that the system drops what comes from elsewhere
-    pub(crate) async fn connect(target: SocketAddr) -> io::Result<Self> {
-        let any = if target.is_ipv4() { SocketAddr::from(([0; 4], 0)) } else { SocketAddr::from(([0; 16], 0)) };
-        let io = UdpSocket::bind(any).await?;
-        let state = UdpSocketState::new((&io).into())?;
-        io.connect(target).await?;
-        // Until then every attempt to send finds that it would block.
-        io.writable().await?;
-        Ok(Self { io, state, target })
-    }
-
-    pub(super) fn local(&self) -> io::Result<SocketAddr> {
-        self.io.local_addr()
-    }
-
-    pub(crate) async fn readable(&self) -> io::Result<()> {
-        self.io.readable().await
-    }
-
-    #[cfg(test)]
-    pub(super) fn may_fragment(&self) -> bool {
-        self.state.may_fragment()
-    }
-
-    #[cfg(test)]
-    pub(super) fn peer(&self) -> io::Result<SocketAddr> {
-        self.io.peer_addr()
-    }
-
-    // RFC 9298 §6.2 MUST-2: Not-ECT
-    pub(crate) fn try_send(&self, payload: &[u8]) -> io::Result<()> {
-        let transmit =
-            Transmit { destination: self.target, ecn: None, contents: payload, segment_size: None, src_ip: None };
-        self.io.try_io(Interest::WRITABLE, || self.state.try_send((&self.io).into(), &transmit))
-    }
-
-    /// Passes each received datagram to `take`, at most those of one system call.
-    // RFC 9298 §6.2 MUST-1: ECN marks are not looked at
-    pub(crate) fn try_receive(&self, mut take: impl FnMut(&[u8])) -> io::Result<usize> {
-        RECEIVED.with_borrow_mut(|buffer| {
-            let mut meta = [RecvMeta::default()];
-            let received = self.io.try_io(Interest::READABLE, || {
-                self.state.recv((&self.io).into(), &mut [IoSliceMut::new(buffer)], &mut meta)
-            })?;
-            let mut count = 0;
-            for meta in &meta[..received] {
-                if meta.len == 0 {
-                    take(&[]);
-                    count += 1;
-                }
-                for payload in buffer[..meta.len].chunks(meta.stride.max(1)) {
-                    take(payload);
-                    count += 1;
-                }
-            }
-            Ok(count)
-        })
     }
 }
 
@@ -358,6 +274,17 @@ pub(super) fn in_the_middle() -> End {
 
 pub(super) fn by_client(error: io::Error) -> End {
     End::Broken(ErrorWithEnding::error(Ending::Cancelled, error.to_string()))
+}
+
+/// Writes some of the bytes, or flushes the stream when there are none. Cancel safe.
+pub(super) async fn write_some(to: &mut (impl AsyncWrite + Unpin), out: &[u8]) -> io::Result<usize> {
+    if out.is_empty() {
+        return to.flush().await.map(|()| 0);
+    }
+    match to.write(out).await? {
+        0 => Err(io::ErrorKind::WriteZero.into()),
+        written => Ok(written),
+    }
 }
 
 /// A UDP payload as a DATAGRAM capsule.

@@ -11,6 +11,8 @@ use prometheus_client::{
 pub(crate) enum TunnelKind {
     /// CONNECT-UDP.
     Udp,
+    /// CONNECT-UDP with many peers.
+    BoundUdp,
     /// CONNECT-IP.
     Ip,
     /// CONNECT.
@@ -23,6 +25,7 @@ impl TunnelKind {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Udp => "udp",
+            Self::BoundUdp => "bound-udp",
             Self::Ip => "ip",
             Self::Tcp => "tcp",
             Self::WebTransport => "webtransport",
@@ -92,7 +95,7 @@ impl TunnelMetrics {
             opened: figure!(
                 registry,
                 "tunnels_opened",
-                "Opened tunnels, by kind: CONNECT-UDP (udp), CONNECT-IP (ip), CONNECT (tcp), WebTransport sessions (webtransport)",
+                "Opened tunnels, by kind: CONNECT-UDP (udp, and bound-udp for many peers), CONNECT-IP (ip), CONNECT (tcp), WebTransport sessions (webtransport)",
                 Family::default()
             ),
             open: figure!(registry, "tunnels", "Tunnels to targets at the moment", Family::default()),

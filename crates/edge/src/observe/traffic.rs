@@ -54,6 +54,8 @@ pub(crate) enum DropReason {
     NoRoute,
     /// Destination that the rules prohibit.
     Prohibited,
+    /// Source to which the client has sent nothing, or for which it has no context ID.
+    UnknownPeer,
 }
 
 impl Direction {
@@ -67,7 +69,7 @@ impl Direction {
 
 impl DropReason {
     /// Number of reasons.
-    const COUNT: usize = 10;
+    const COUNT: usize = 11;
 
     fn name(self) -> &'static str {
         match self {
@@ -81,6 +83,7 @@ impl DropReason {
             Self::Spoofed => "spoofed",
             Self::NoRoute => "no-route",
             Self::Prohibited => "prohibited",
+            Self::UnknownPeer => "unknown-peer",
         }
     }
 
@@ -236,6 +239,7 @@ mod tests {
             DropReason::Spoofed,
             DropReason::NoRoute,
             DropReason::Prohibited,
+            DropReason::UnknownPeer,
         ];
         for traffic in &tunnels {
             for (number, reason) in (1..).zip(reasons) {
@@ -243,7 +247,7 @@ mod tests {
                 traffic.on_drop(Direction::Down, reason);
                 traffic.on_drop(Direction::Down, reason);
             }
-            assert_eq!(traffic.dropped(), 55 + 20);
+            assert_eq!(traffic.dropped(), 66 + 22);
         }
         for (number, reason) in (1..).zip(reasons) {
             let count = |direction: Direction| {

@@ -2,7 +2,7 @@
 //!
 //! Both directions go on independently: a client that does not read while it sends, or the other way round, stops neither.
 
-use std::{io, time::Duration};
+use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use h3_quic::{capsule, connect_ip::IP_CONTEXT};
@@ -10,7 +10,7 @@ use tiderace::Charge;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{
-    super::udp::{End, Idle, by_client, in_the_middle},
+    super::udp::{End, Idle, by_client, in_the_middle, write_some},
     tunnel::{IpTunnel, MAX_CAPSULE, Reply, held_too_much, new_capsules},
 };
 use crate::observe::Direction;
@@ -58,7 +58,7 @@ impl IpTunnel {
                             self.traffic.on_datagram(Direction::Down, queued.packet.len());
                         }
                     }
-                    written = write(&mut to, &out), if !out.is_empty() || !is_flushed => {
+                    written = write_some(&mut to, &out), if !out.is_empty() || !is_flushed => {
                         let written = written.map_err(by_client)?;
                         is_flushed = written == 0;
                         out.advance(written);
@@ -79,17 +79,6 @@ impl IpTunnel {
         match carried {
             Err(end) => end,
         }
-    }
-}
-
-/// Writes some of the bytes, or flushes the stream when there are none. Cancel safe.
-async fn write(to: &mut (impl AsyncWrite + Unpin), out: &[u8]) -> io::Result<usize> {
-    if out.is_empty() {
-        return to.flush().await.map(|()| 0);
-    }
-    match to.write(out).await? {
-        0 => Err(io::ErrorKind::WriteZero.into()),
-        written => Ok(written),
     }
 }
 

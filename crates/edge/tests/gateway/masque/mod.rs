@@ -1,6 +1,7 @@
 //! Tunnels to targets that clients name: CONNECT-UDP over HTTP/3 here, over HTTP/2 and HTTP/1.1 and CONNECT in `streams`, who is refused
-//! in `refused`.
+//! in `refused`, tunnels for many peers in `bound`.
 
+mod bound;
 mod refused;
 mod streams;
 
