@@ -43,6 +43,9 @@ pub enum ProxyError {
         /// The field `proxy-status` (RFC 9209), where the answer has it.
         proxy_status: Option<String>,
     },
+    /// Proxy without bound UDP (draft-ietf-masque-connect-udp-listen).
+    #[error("the proxy has no bound UDP")]
+    NoBoundUdp,
     /// Answer that begins no tunnel.
     #[error("the proxy answers with status {0}, which begins no tunnel")]
     NoTunnel(StatusCode),
@@ -59,6 +62,14 @@ fn reason(proxy_status: Option<&str>) -> String {
 }
 
 impl ProxyError {
+    /// Error of a request for bound UDP: a proxy that does not know it takes the target for a malformed one, or for a name.
+    pub(super) fn of_bound(error: Self) -> Self {
+        match error {
+            Self::Refused { status, .. } if matches!(status.as_u16(), 400 | 404 | 405 | 501 | 502) => Self::NoBoundUdp,
+            error => error,
+        }
+    }
+
     /// Advice for the user.
     pub fn hint(&self) -> &'static str {
         match self {
@@ -77,6 +88,7 @@ impl ProxyError {
             Self::NoExtendedConnect | Self::NoTunnel(_) => {
                 "the server is no MASQUE proxy, or at another path: give its URI template"
             }
+            Self::NoBoundUdp => "open a tunnel for each target; at tiderace edge, bound-udp = true permits one for all",
             Self::Refused { status, .. } => match status.as_u16() {
                 401 | 407 => "the proxy asks for a token, or a certificate of this client",
                 400 => "the proxy does not understand the target: it may have another URI template",

@@ -1,4 +1,4 @@
-//! Tunnels through a proxy: UDP (CONNECT-UDP, RFC 9298), IP packets (CONNECT-IP, RFC 9484) and TCP (CONNECT), over HTTP/3, or over HTTP/2 where UDP is blocked.
+//! Tunnels through a proxy: UDP to one target (CONNECT-UDP, RFC 9298) or to many (bound UDP), IP packets (CONNECT-IP, RFC 9484) and TCP (CONNECT), over HTTP/3, or over HTTP/2 where UDP is blocked.
 //!
 //! All tunnels share a connection to the proxy. Over HTTP/3, UDP payloads are sent as QUIC datagrams. A payload of 1,200 bytes or less that does
 //! not fit is sent as a capsule on the stream of its tunnel; a larger one is dropped, as on a path with a smaller MTU. Over HTTP/2 all payloads
@@ -20,6 +20,7 @@
 //! # }
 //! ```
 
+mod bound;
 mod error;
 mod ip;
 mod over_h2;
@@ -35,7 +36,7 @@ use h3_quic::{
     connect_ip::Scope,
     connect_udp::{PROTOCOL, Template},
 };
-use http::{HeaderName, HeaderValue, Request, StatusCode, Uri, header, response, uri::InvalidUri};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header, response, uri::InvalidUri};
 use http_body_util::channel::Channel as BodyChannel;
 use tiderace::Endpoint;
 use tokio::sync::Mutex;
@@ -44,6 +45,7 @@ use tokio::sync::Mutex;
 pub use h3_quic::connect_ip;
 
 pub use self::{
+    bound::{BoundReceiver, BoundSender, BoundTunnel},
     error::ProxyError,
     ip::{IpEvent, IpReceiver, IpSender, IpTunnel, SentPacket},
     tcp::{TcpReceiver, TcpSender, TcpTunnel},
@@ -154,6 +156,7 @@ struct Opened {
     /// Address of the proxy.
     remote: Option<SocketAddr>,
     status: StatusCode,
+    fields: HeaderMap,
 }
 
 impl ProxyClient {
@@ -306,7 +309,8 @@ impl ProxyClient {
         if matches!(status.as_u16(), 204..=206) {
             return Err(ProxyError::NoTunnel(status));
         }
-        Ok(Opened { sender, receiver, datagrams: head.extensions.remove(), is_h3, remote, status })
+        let datagrams = head.extensions.remove();
+        Ok(Opened { sender, receiver, datagrams, is_h3, remote, status, fields: head.headers })
     }
 
     /// Opens a tunnel for UDP to a host, a name or an IP address, and a port.
