@@ -74,9 +74,10 @@ enum Command {
     Tcp(PortArgs),
     /// Run a SOCKS5 proxy whose connections and datagrams go through the proxy.
     ///
-    /// Programs name the target of each connection (CONNECT) and of each datagram (UDP ASSOCIATE). Names go to the proxy unresolved. Each
-    /// target of a program's datagrams has its own tunnel, and the least recently used one ends when there are `--max-tunnels`. BIND and
-    /// fragments of datagrams are refused. Ctrl-C ends the command.
+    /// Programs name the target of each connection (CONNECT) and of each datagram (UDP ASSOCIATE). Names go to the proxy unresolved. If the
+    /// proxy has bound UDP, one tunnel carries a program's datagrams to all IP addresses, and the command prints the addresses from which
+    /// the proxy sends them. Otherwise, and for names, each target has its own tunnel, and the least recently used one ends when there are
+    /// `--max-tunnels`. BIND and fragments of datagrams are refused. Ctrl-C ends the command.
     ///
     /// Other machines can use the port only with `--allow-remote`.
     ///
@@ -158,6 +159,9 @@ struct SocksArgs {
     /// Open at most this many tunnels for the datagrams of a program; the least recently used one ends
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     max_tunnels: u16,
+    /// Open a tunnel for each target of datagrams, even if the proxy has bound UDP
+    #[arg(long)]
+    no_bound: bool,
     /// Wait for a program's request for at most this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     handshake_within: u64,

@@ -2,7 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    pin::{Pin, pin},
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -46,7 +46,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    fn on_sent(&self, bytes: usize, sent: SentPayload) {
+    pub(super) fn on_sent(&self, bytes: usize, sent: SentPayload) {
         match sent {
             SentPayload::TooLarge => drop(self.too_large.fetch_add(1, Relaxed)),
             SentPayload::Dropped => drop(self.dropped.fetch_add(1, Relaxed)),
@@ -58,7 +58,7 @@ impl Counts {
         }
     }
 
-    fn on_received(&self, bytes: usize) {
+    pub(super) fn on_received(&self, bytes: usize) {
         self.down.fetch_add(1, Relaxed);
         self.down_bytes.fetch_add(bytes as u64, Relaxed);
     }
@@ -102,8 +102,10 @@ impl Counts {
 }
 
 /// A datagram that waits for its tunnel.
-struct Queued {
-    payload: Bytes,
+pub(super) struct Queued {
+    /// Target, if the tunnel has many.
+    pub(super) to: Option<SocketAddr>,
+    pub(super) payload: Bytes,
     _room: OwnedSemaphorePermit,
 }
 
@@ -128,11 +130,16 @@ pub(super) fn queue(room: &Arc<Semaphore>) -> (Queue, Waiting) {
 }
 
 impl Queue {
-    /// Queues a datagram. Returns false if there is no room for it.
+    /// Queues a datagram for the target of the tunnel. Returns false if there is no room for it.
     pub(super) fn push(&self, payload: &[u8]) -> bool {
+        self.push_to(None, payload)
+    }
+
+    /// Queues a datagram for one of many targets. Returns false if there is no room for it.
+    pub(super) fn push_to(&self, to: Option<SocketAddr>, payload: &[u8]) -> bool {
         let size = u32::try_from(payload.len() + OVERHEAD).unwrap_or(u32::MAX);
         let Ok(room) = self.room.clone().try_acquire_many_owned(size) else { return false };
-        self.datagrams.try_send(Queued { payload: Bytes::copy_from_slice(payload), _room: room }).is_ok()
+        self.datagrams.try_send(Queued { to, payload: Bytes::copy_from_slice(payload), _room: room }).is_ok()
     }
 
     /// Returns whether the flow has ended.
@@ -146,8 +153,40 @@ impl Queue {
     }
 }
 
+/// The reason that is given for the end of a queue before it is empty.
+pub(super) type Ended = dyn Future<Output = &'static str> + Send;
+
+impl Waiting {
+    /// The datagrams, and the reason of an end before the queue is empty.
+    pub(super) fn split(self) -> (mpsc::Receiver<Queued>, Pin<Box<Ended>>) {
+        let Self { datagrams, end } = self;
+        let ended = async {
+            match end.await {
+                Ok(reason) => reason,
+                // The queue was dropped: it ends when it is empty.
+                Err(_) => std::future::pending().await,
+            }
+        };
+        (datagrams, Box::pin(ended))
+    }
+}
+
+/// Drops datagrams for a while after a failure, so that each does not ask the proxy again.
+pub(super) async fn refuse(datagrams: &mut mpsc::Receiver<Queued>, ended: Pin<Box<Ended>>, total: &Counts) {
+    let refusing = async {
+        while datagrams.recv().await.is_some() {
+            total.on_dropped()
+        }
+    };
+    tokio::select! {
+        () = refusing => {}
+        _ = ended => {}
+        () = tokio::time::sleep(PAUSE) => {}
+    }
+}
+
 /// The reason that was given for the end of a queue, if any was. The queue has been dropped, so that none will come.
-async fn given(ended: Pin<&mut impl Future<Output = &'static str>>) -> &'static str {
+pub(super) async fn given(ended: Pin<&mut Ended>) -> &'static str {
     tokio::select! {
         biased;
         reason = ended => reason,
@@ -170,14 +209,7 @@ pub(super) struct Flow {
 impl Flow {
     /// Runs until the queue or the tunnel ends, and reports which.
     pub(super) async fn run(self, tunnel: Option<UdpTunnel>, waiting: Waiting) {
-        let Waiting { mut datagrams, end } = waiting;
-        let mut ended = pin!(async {
-            match end.await {
-                Ok(reason) => reason,
-                // The queue was dropped: it ends when it is empty.
-                Err(_) => std::future::pending().await,
-            }
-        });
+        let (mut datagrams, mut ended) = waiting.split();
         let counts = Counts::default();
         let mut protocol = None;
         let carried = self.carry((tunnel, &mut protocol), &mut datagrams, ended.as_mut(), &counts).await;
@@ -191,16 +223,7 @@ impl Flow {
         let (peer, target) = (self.peer, &self.target);
         self.tunnels.report(&event, &format!("{peer} to {target}: {reason}{hint}; {}", counts.text()));
         if carried.is_err() {
-            let refusing = async {
-                while datagrams.recv().await.is_some() {
-                    self.total.on_dropped()
-                }
-            };
-            tokio::select! {
-                () = refusing => {}
-                _ = ended => {}
-                () = tokio::time::sleep(PAUSE) => {}
-            }
+            refuse(&mut datagrams, ended, &self.total).await;
         }
     }
 
@@ -209,7 +232,7 @@ impl Flow {
         &self,
         (tunnel, protocol): (Option<UdpTunnel>, &mut Option<&'static str>),
         waiting: &mut mpsc::Receiver<Queued>,
-        mut ended: Pin<&mut impl Future<Output = &'static str>>,
+        mut ended: Pin<&mut Ended>,
         counts: &Counts,
     ) -> Result<&'static str, ProxyError> {
         let opening = async {
@@ -228,7 +251,7 @@ impl Flow {
         let reason = loop {
             tokio::select! {
                 queued = waiting.recv() => {
-                    let Some(Queued { payload, _room }) = queued else { break given(ended).await };
+                    let Some(Queued { payload, .. }) = queued else { break given(ended).await };
                     counts.on_sent(payload.len(), sender.send(&payload));
                     silent = Instant::now() + self.idle;
                 }

@@ -1,5 +1,6 @@
 //! `tiderace masque` through a `tiderace edge` of its own.
 
+mod bound;
 mod certificates;
 #[path = "../gateway/mod.rs"]
 mod gateway;

@@ -15,29 +15,29 @@ use crate::program::{Service, refused};
 /// Time after which a datagram is sent again: UDP may lose it.
 const AGAIN: Duration = Duration::from_secs(2);
 /// Limits of the proxy that no test is to reach.
-const MANY: &str = "tunnels-per-client = 1000\nopened-per-second = 100000\n";
+pub(super) const MANY: &str = "tunnels-per-client = 1000\nopened-per-second = 100000\n";
 
 const CONNECT: u8 = 1;
 const BIND: u8 = 2;
 const ASSOCIATE: u8 = 3;
 
-fn start(edge: &Edge, more: &[&str]) -> Service {
+pub(super) fn start(edge: &Edge, more: &[&str]) -> Service {
     let mut arguments = edge.proxy_arguments("socks", "token");
     arguments.extend(more.iter().map(|argument| (*argument).to_owned()));
     Service::start(&borrowed(&arguments))
 }
 
-fn of_ip(address: SocketAddr) -> Vec<u8> {
+pub(super) fn of_ip(address: SocketAddr) -> Vec<u8> {
     let SocketAddr::V4(address) = address else { panic!("{address}") };
     [&[1][..], &address.ip().octets(), &address.port().to_be_bytes()].concat()
 }
 
-fn of_name(name: &str, port: u16) -> Vec<u8> {
+pub(super) fn of_name(name: &str, port: u16) -> Vec<u8> {
     [&[3, u8::try_from(name.len()).unwrap()][..], name.as_bytes(), &port.to_be_bytes()].concat()
 }
 
 /// A program that speaks SOCKS5.
-struct Program(TcpStream);
+pub(super) struct Program(TcpStream);
 
 impl Program {
     fn connect(service: &Service) -> Self {
@@ -76,7 +76,7 @@ impl Program {
     }
 
     /// With a port for datagrams, and the socket for them.
-    fn associated(service: &Service) -> (Self, UdpSocket) {
+    pub(super) fn associated(service: &Service) -> (Self, UdpSocket) {
         let mut this = Self::greeted(service);
         let (code, relay) = this.request(ASSOCIATE, &of_ip("0.0.0.0:0".parse().unwrap()), &[]);
         assert_eq!((code, relay.ip()), (0, Ipv4Addr::LOCALHOST.into()));
@@ -86,14 +86,14 @@ impl Program {
     }
 }
 
-fn target() -> UdpSocket {
+pub(super) fn target() -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(AGAIN)).unwrap();
     socket
 }
 
 /// Sends a payload to a target until it arrives, and back until it arrives. Returns the address that the target saw.
-fn exchange(program: &UdpSocket, address: &[u8], target: &UdpSocket, payload: &[u8]) -> SocketAddr {
+pub(super) fn exchange(program: &UdpSocket, address: &[u8], target: &UdpSocket, payload: &[u8]) -> SocketAddr {
     let begun = Instant::now();
     let datagram = [&[0; 3], address, payload].concat();
     program.set_read_timeout(Some(AGAIN)).unwrap();
@@ -115,13 +115,13 @@ fn exchange(program: &UdpSocket, address: &[u8], target: &UdpSocket, payload: &[
     }
 }
 
-/// The next events but those about connections to the proxy, which come at their own time.
+/// The next events but those about the proxy, which come at their own time.
 fn events(service: &mut Service, count: usize) -> Vec<Value> {
     let lines = std::iter::repeat_with(|| service.lines(1).remove(0));
-    lines.filter(|line| line["event"] != "connected").take(count).collect()
+    lines.filter(|line| line["event"] != "connected" && line["event"] != "bound").take(count).collect()
 }
 
-fn find<'a>(lines: &'a [Value], what: &str, value: &str) -> &'a Value {
+pub(super) fn find<'a>(lines: &'a [Value], what: &str, value: &str) -> &'a Value {
     lines.iter().find(|line| line[what] == value).unwrap_or_else(|| panic!("no {what} {value} in {lines:?}"))
 }
 

@@ -1,4 +1,5 @@
-//! Datagrams of one program (UDP ASSOCIATE, RFC 1928 §7): a port of their own, and a tunnel for each target.
+//! Datagrams of one program (UDP ASSOCIATE, RFC 1928 §7): a port of their own, and one tunnel for all targets with an IP address, or a tunnel for
+//! each target.
 //!
 //! Datagrams are taken from the address of the program's connection, and from one port: the one that the program announced, or the one of its
 //! first datagram. A program that sends to ever new targets holds `--max-tunnels` tunnels, as many that are closing, and a bounded number of bytes
@@ -12,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use client::masque::BoundTunnel;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -22,7 +24,8 @@ use tokio::{
 
 use super::{
     Server,
-    codec::{self, Address, CodecError, ReplyCode},
+    bound::{BoundFlow, BoundUdp, Versions},
+    codec::{self, Address, CodecError, Host, ReplyCode},
     handshake,
 };
 use crate::masque::{
@@ -79,6 +82,13 @@ pub(super) struct Association {
     /// Port of the program, once it is known.
     port: Option<u16>,
     tunnels: Arc<Tunnels>,
+    bound: Arc<BoundUdp>,
+    /// The tunnel for all targets, until the first datagram.
+    first: Option<BoundTunnel>,
+    /// IP versions of the tunnel for all targets; `None` if there is none.
+    versions: Option<Versions>,
+    /// Way into the tunnel for all targets.
+    all: Option<Queue>,
     total: Arc<Counts>,
     idle: Duration,
     max_tunnels: usize,
@@ -106,12 +116,19 @@ impl Association {
                 return Err(error);
             }
         };
+        // Before the program sends: a refusal leads to a tunnel for each target, and what it was is reported there.
+        let first = server.bound.open(peer).await.ok().flatten();
+        let versions = first.as_ref().map(|tunnel| Versions::of(tunnel.public_addresses()));
         stream.write_all(&codec::reply(ReplyCode::Succeeded, socket.local_addr()?)).await?;
         Ok(Self {
             socket: Arc::new(socket),
             ip: peer.ip().to_canonical(),
             port: (announced != 0).then_some(announced),
             tunnels: server.tunnels.clone(),
+            bound: server.bound.clone(),
+            first,
+            versions,
+            all: None,
             total: server.counts.clone(),
             idle: server.idle,
             max_tunnels: server.max_tunnels,
@@ -162,6 +179,14 @@ impl Association {
             }
         };
         self.port = Some(from.port());
+        // Names are the proxy's to resolve, which takes a tunnel for each.
+        if let Host::Ip(ip) = address.host
+            && self.bound.is_offered()
+            && self.versions.is_some_and(|versions| versions.has(ip.to_canonical()))
+        {
+            self.take_bound(SocketAddr::new(ip.to_canonical(), address.port), payload, from);
+            return;
+        }
         self.clock += 1;
         let at = self.clock;
         if let Some(flow) = self.flows.get_mut(&address).filter(|flow| !flow.queue.is_closed()) {
@@ -185,6 +210,25 @@ impl Association {
         }
     }
 
+    /// Takes a datagram for the tunnel to all targets, which is opened again if it has ended.
+    fn take_bound(&mut self, to: SocketAddr, payload: &[u8], from: SocketAddr) {
+        if self.all.as_ref().is_none_or(Queue::is_closed) {
+            let (queue, waiting) = flow::queue(&self.room);
+            let flow = BoundFlow {
+                program: from,
+                local: self.socket.clone(),
+                bound: self.bound.clone(),
+                total: self.total.clone(),
+                idle: self.idle,
+            };
+            self.tasks.spawn(flow.run(self.first.take(), waiting));
+            self.all = Some(queue);
+        }
+        if !self.all.as_ref().is_some_and(|queue| queue.push_to(Some(to), payload)) {
+            self.drops.full += 1;
+        }
+    }
+
     /// Makes room for one more tunnel. Returns false while too many are closing.
     fn make_room(&mut self) -> bool {
         while self.tasks.try_join_next().is_some() {}
@@ -204,6 +248,9 @@ impl Association {
 
     /// Ends all tunnels, and waits until each has reported what it carried.
     pub(super) async fn end(mut self, reason: &'static str) -> Drops {
+        if let Some(queue) = self.all.take() {
+            queue.end(reason);
+        }
         for (_, flow) in self.flows.drain() {
             flow.queue.end(reason);
         }

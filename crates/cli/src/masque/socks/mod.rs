@@ -1,9 +1,10 @@
 //! A SOCKS5 proxy (RFC 1928) whose connections and datagrams are tunnels.
 //!
 //! In the order in which a program meets them: `handshake` reads its request, this file opens a tunnel for TCP, `association` has the tunnels
-//! of its datagrams. `codec` has the messages, `refusal` the codes of refused tunnels.
+//! of its datagrams, and `bound` one for all of them. `codec` has the messages, `refusal` the codes of refused tunnels.
 
 mod association;
+mod bound;
 mod codec;
 mod handshake;
 mod refusal;
@@ -27,6 +28,7 @@ use tokio::{
 
 use self::{
     association::Association,
+    bound::BoundUdp,
     codec::{Address, Command, Host, ReplyCode},
     handshake::{Asked, Users},
 };
@@ -41,6 +43,7 @@ use crate::{address, failure::Failure, interrupt::Interrupt, printable::printabl
 /// A running proxy.
 struct Server {
     tunnels: Arc<Tunnels>,
+    bound: Arc<BoundUdp>,
     users: Users,
     handshake_within: Duration,
     idle: Duration,
@@ -83,6 +86,7 @@ pub(super) async fn run(
     connections::begin_reports(tunnels);
     let server = Arc::new(Server {
         tunnels: tunnels.clone(),
+        bound: Arc::new(BoundUdp::new(tunnels, !args.no_bound)),
         users: users.unwrap_or_default(),
         handshake_within: Duration::from_secs(args.handshake_within),
         idle: Duration::from_secs(args.idle),
@@ -216,7 +220,10 @@ impl Server {
         mut ended: watch::Receiver<bool>,
     ) {
         self.associations.fetch_add(1, Relaxed);
-        let opened = Association::open(self, &mut stream, peer, announced.port).await;
+        let opened = tokio::select! {
+            opened = Association::open(self, &mut stream, peer, announced.port) => opened,
+            _ = ended.wait_for(|ended| *ended) => return,
+        };
         let event = |reason: &str, drops: serde_json::Value| json!({ "event": "closed", "peer": peer.to_string(), "kind": "association", "reason": reason, "drops": drops });
         let mut association = match opened {
             Ok(association) => association,
