@@ -3,6 +3,8 @@
 //! This file has the tunnel, `compression` decides which peers have a context ID of their own.
 
 mod compression;
+#[cfg(test)]
+mod tests;
 
 use std::{
     net::SocketAddr,
@@ -61,7 +63,7 @@ pub struct BoundReceiver {
     shared: Arc<Shared>,
 }
 
-/// What both halves use.
+/// State that both halves use.
 struct Shared(Mutex<State>);
 
 struct State {
