@@ -110,8 +110,9 @@ impl PeersSocket {
 
     /// Passes each received datagram to `take`, at most those of one system call.
     // RFC 9298 §6.2 MUST-1: ECN marks are not looked at
-    pub(super) fn try_receive(&self, take: impl FnMut(SocketAddr, &[u8])) -> io::Result<usize> {
-        receive(&self.io, &self.state, take)
+    pub(super) fn try_receive(&self, mut take: impl FnMut(SocketAddr, &[u8])) -> io::Result<usize> {
+        // Without the flow label and the zone of IPv6, as in capsules.
+        receive(&self.io, &self.state, |peer, payload| take(SocketAddr::new(peer.ip(), peer.port()), payload))
     }
 }
 

@@ -167,7 +167,7 @@ impl State {
     }
 }
 
-/// What a tunnel holds, charged to the connection of its client.
+/// Memory of a tunnel, charged to the connection of its client.
 struct Held<'a> {
     charge: &'a mut Charge,
     base: u64,

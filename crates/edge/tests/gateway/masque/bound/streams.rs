@@ -17,7 +17,7 @@ use crate::site::{Site, full, get, pattern, until, within};
 async fn exchange_capsules(mut stream: impl AsyncRead + AsyncWrite + Unpin, public: &[SocketAddr]) {
     let mut capsules = Capsules::new(70_000);
     let mut buffer = vec![0; 16_384];
-    let mut next = async |stream: &mut (dyn Stream), out: &[u8]| {
+    let mut next = async |stream: &mut dyn Stream, out: &[u8]| {
         stream.write_all(out).await.unwrap();
         stream.flush().await.unwrap();
         loop {
