@@ -32,7 +32,7 @@ enum Binary {
     Program,
 }
 
-const ATTACKS: [Attack; 9] = [
+const ATTACKS: [Attack; 12] = [
     Attack {
         what: "DNS rebinding: a name with another address at its second look-up",
         binary: Binary::Units,
@@ -65,6 +65,25 @@ const ATTACKS: [Attack; 9] = [
         what: "unknown context IDs, each counted",
         binary: Binary::Gateway,
         tests: &["masque::datagrams_over_http3"],
+    },
+    Attack {
+        what: "bound UDP: prohibited peers in each datagram and registration",
+        binary: Binary::Gateway,
+        tests: &["masque::bound::the_rules_for_targets_hold_for_each_datagram"],
+    },
+    Attack {
+        what: "bound UDP: peers to which the client has not sent",
+        binary: Binary::Gateway,
+        tests: &["masque::bound::only_peers_that_were_spoken_to_are_heard"],
+    },
+    Attack {
+        what: "bound UDP: a million capsules, answers that nobody reads",
+        binary: Binary::Units,
+        tests: &[
+            "masque::bound::tests::a_million_capsules_hold_a_bounded_amount",
+            "masque::bound::tests::a_client_that_does_not_read_answers_is_aborted",
+            "connect_udp::bound::contexts::tests::a_million_registrations_hold_a_bounded_number",
+        ],
     },
     Attack {
         what: "floods: slow targets, tunnels without end",
@@ -157,7 +176,7 @@ pub(crate) fn attacks(context: &Context) -> Result<Vec<Row>> {
 }
 
 pub(crate) fn carried(context: &Context) -> Result<Vec<Row>> {
-    const TESTS: [&str; 7] = [
+    const TESTS: [&str; 8] = [
         "ip::a_device_carries_queries_and_downloads",
         "ip::a_device_carries_queries_and_downloads_over_http2",
         "ip::a_tunnel_stays_within_its_scope",
@@ -165,6 +184,7 @@ pub(crate) fn carried(context: &Context) -> Result<Vec<Row>> {
         "ip::datagrams_of_wireguard_are_not_fragmented",
         "lossy::quic_through_a_tunnel_through_loss",
         "programs_speak_udp_through_the_proxy",
+        "bound::one_tunnel_leads_to_all_targets",
     ];
     let (passed, ended) = run(context, "tunnels", Binary::Program, &TESTS)?;
     let values = measured(&ended.stdout);
@@ -173,7 +193,9 @@ pub(crate) fn carried(context: &Context) -> Result<Vec<Row>> {
     let failed = f64::from(u32::try_from(missing.len())?);
     let failed = Row::new("tests of tunnels that did not pass", failed, "", Target::Exactly(0.0));
     let mut rows = vec![match &missing[..] {
-        [] => failed.detail("CONNECT-IP in namespaces over HTTP/3 and HTTP/2, CONNECT-UDP by the program"),
+        [] => {
+            failed.detail("CONNECT-IP in namespaces over HTTP/3 and HTTP/2, CONNECT-UDP and bound UDP by the program")
+        }
         missing => failed.detail(missing.join(", ")),
     }];
     for (what, target, detail) in [
