@@ -209,11 +209,6 @@ impl Connection {
         Ok(())
     }
 
-    /// State of a move to `local`.
-    pub(crate) fn move_state(&self, local: IpAddr) -> MoveState {
-        self.paths.move_state(local)
-    }
-
     /// Begins to validate a path that this client wants to move to.
     fn head_for(&mut self, now: Instant, remote: SocketAddr, local: Option<IpAddr>) -> Result<(), MigrateError> {
         // RFC 9000 §9.5 MUST NOT-1, MUST NOT-2: one ID for two addresses.
@@ -324,6 +319,11 @@ impl Connection {
             self.push(Event::MigrationFailed);
         }
     }
+}
+
+/// State of a connection's move to `local`.
+pub(crate) fn move_state(connection: &Connection, local: IpAddr) -> MoveState {
+    connection.paths.move_state(local)
 }
 
 /// Returns whether this end may send from another address.

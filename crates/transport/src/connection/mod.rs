@@ -42,6 +42,7 @@ mod versions;
 mod watch;
 
 pub(crate) use self::close::RetainedClose;
+pub(crate) use self::migration::move_state;
 
 use std::{
     net::{IpAddr, SocketAddr},

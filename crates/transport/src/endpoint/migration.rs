@@ -5,7 +5,10 @@ use std::net::IpAddr;
 use units::Instant;
 
 use super::Endpoint;
-use crate::{connection::Connection, path::MoveState};
+use crate::{
+    connection::{Connection, move_state},
+    path::MoveState,
+};
 
 impl Endpoint {
     /// Returns whether the socket may be replaced: no client is in its handshake, which a server would not follow elsewhere.
@@ -41,6 +44,6 @@ impl Endpoint {
     /// States of the connections' moves to `local`.
     pub fn move_states(&self, local: IpAddr) -> impl Iterator<Item = MoveState> {
         let connections = self.slots.iter().filter_map(|slot| slot.connection.as_deref());
-        connections.map(move |connection| connection.move_state(local))
+        connections.map(move |connection| move_state(connection, local))
     }
 }
