@@ -4,14 +4,14 @@
 //! that come while the stream is busy go on it in one piece: pieces of their own would fill its queue with the first few.
 
 use bytes::Bytes;
-use h3_quic::{capsule, connect_udp::UDP_CONTEXT};
+use h3_quic::capsule;
 use http_body::Frame;
 use http_body_util::channel::{SendError, Sender};
 use tiderace::{Charge, ConnectionBudget};
 
 use crate::{ending::BodyError, room::charged};
 
-/// Most bytes of a capsule around a payload: type, length, and context ID.
+/// Most bytes of a capsule around its content: type and length.
 const HEAD: usize = 16;
 /// Bytes that wait while the stream is busy. Payloads beyond them are dropped.
 const MAX: usize = 64 * 1024;
@@ -29,9 +29,9 @@ impl CapsuleQueue {
         Self { waiting: Vec::new(), charge: budget.empty(), next: None }
     }
 
-    /// Adds a payload. Returns `false` if too much waits, or the connection holds too much.
-    pub(super) fn push(&mut self, payload: &[u8]) -> bool {
-        let length = self.waiting.len() + payload.len() + HEAD;
+    /// Adds a payload behind its `header`, its context ID at least. Returns `false` if too much waits, or the connection holds too much.
+    pub(super) fn push(&mut self, header: &[u8], payload: &[u8]) -> bool {
+        let length = self.waiting.len() + header.len() + payload.len() + HEAD;
         let capacity = self.waiting.capacity();
         // The buffer doubles when it grows.
         let capacity = if length > capacity { length.next_power_of_two() } else { capacity };
@@ -39,7 +39,7 @@ impl CapsuleQueue {
             return false;
         }
         self.waiting.reserve_exact(capacity - self.waiting.len());
-        capsule::write_parts(&mut self.waiting, capsule::DATAGRAM, &[&[UDP_CONTEXT], payload]);
+        capsule::write_parts(&mut self.waiting, capsule::DATAGRAM, &[header, payload]);
         true
     }
 
@@ -68,6 +68,7 @@ impl CapsuleQueue {
 
 #[cfg(test)]
 mod tests {
+    use h3_quic::connect_udp::UDP_CONTEXT;
     use http_body_util::{BodyExt, channel::Channel};
     use tiderace::ProcessBudget;
 
@@ -78,11 +79,11 @@ mod tests {
         for (limit, most) in [(10_000, 8), (1 << 20, MAX / 1_200)] {
             let budget = ConnectionBudget::new(limit, &ProcessBudget::default());
             let mut queue = CapsuleQueue::new(&budget);
-            let taken = (0..1_000).filter(|_| queue.push(&[7; 1_200])).count();
+            let taken = (0..1_000).filter(|_| queue.push(&[UDP_CONTEXT], &[7; 1_200])).count();
             assert!((most / 2..=most).contains(&taken), "{taken}");
             assert!(budget.held() >= queue.waiting.capacity() as u64, "{} held", budget.held());
             let bytes = queue.take().unwrap();
-            assert!(queue.push(&[]));
+            assert!(queue.push(&[UDP_CONTEXT], &[]));
             drop(queue);
             let copy = bytes.clone();
             drop(bytes);
@@ -100,7 +101,7 @@ mod tests {
         let (mut answer, mut body) = Channel::<Bytes, BodyError>::new(1);
         let mut expected = Vec::new();
         for number in 0..20 {
-            assert!(queue.push(&[number; 10]));
+            assert!(queue.push(&[UDP_CONTEXT], &[number; 10]));
             capsule::write_parts(&mut expected, capsule::DATAGRAM, &[&[UDP_CONTEXT], &[number; 10]]);
             tokio::select! {
                 biased;

@@ -179,7 +179,7 @@ impl UdpTunnel {
                 let is_sent = if fits {
                     datagrams.send_parts(&[&[UDP_CONTEXT], payload]).map_err(|_| DropReason::NotSent)
                 } else if payload.len() <= most {
-                    if capsules.push(payload) { Ok(()) } else { Err(DropReason::QueueFull) }
+                    if capsules.push(&[UDP_CONTEXT], payload) { Ok(()) } else { Err(DropReason::QueueFull) }
                 } else {
                     // RFC 9298 §6.1 SHOULD NOT-1: without the privilege to send ICMP it is dropped, and that is all
                     Err(DropReason::TooLarge)

@@ -6,11 +6,12 @@ use http_body::Frame;
 use http_body_util::{BodyExt, channel::Sender};
 use tiderace::Charge;
 
-use super::{BoundTunnel, Held, State, in_capsule, new_capsules};
+use super::{BoundTunnel, Held, State, new_capsules};
 use crate::{
     body::AnyBody,
     ending::{BodyError, Ending, ErrorWithEnding},
     masque::{
+        capsule_queue::CapsuleQueue,
         socket::PeersSocket,
         udp::{End, Idle, MAX_H3_CAPSULE, PIECE, TURN, in_the_middle},
     },
@@ -27,6 +28,7 @@ impl BoundTunnel {
         answer: &mut Sender<Bytes, BodyError>,
         mut charge: Charge,
     ) -> End {
+        let mut down = CapsuleQueue::new(charge.budget());
         let mut held = Held::new(&mut charge);
         let mut capsules = new_capsules();
         let mut idle = Idle::new(self.idle_timeout);
@@ -56,14 +58,22 @@ impl BoundTunnel {
                         idle.on_traffic();
                     }
                     socket = self.sockets.readable() => {
-                        if self.state.down_h3(socket.map_err(End::Target)?, datagrams, answer) {
+                        if self.state.down_h3(socket.map_err(End::Target)?, datagrams, &mut down) {
                             idle.on_traffic();
                         }
                     }
-                    // The stream has had no room for all answers.
-                    sent = answer.send(Frame::data(Bytes::copy_from_slice(&self.state.answers))), if !self.state.answers.is_empty() => {
-                        // The task ends with the stream.
-                        if sent.is_ok() {
+                    // The stream has had no room for all answers, or for payloads.
+                    sent = async {
+                        if self.state.answers.is_empty() {
+                            return down.send(answer).await.map(|()| false);
+                        }
+                        let answers = Bytes::copy_from_slice(&self.state.answers);
+                        answer.send(Frame::data(answers)).await.map(|()| true)
+                    } => {
+                        let answered = sent.map_err(|error| {
+                            End::Broken(ErrorWithEnding::error(Ending::Cancelled, error.to_string()))
+                        })?;
+                        if answered {
                             self.state.answers = Vec::new();
                         }
                     }
@@ -92,7 +102,7 @@ impl State {
     }
 
     /// Sends datagrams of peers to the client. Returns whether any was for it.
-    fn down_h3(&self, socket: &PeersSocket, datagrams: &Datagrams, answer: &mut Sender<Bytes, BodyError>) -> bool {
+    fn down_h3(&self, socket: &PeersSocket, datagrams: &Datagrams, capsules: &mut CapsuleQueue) -> bool {
         let (mut count, mut carried, mut is_too_small) = (0, 0, false);
         while count < TURN {
             let room = datagrams.max_size();
@@ -107,8 +117,7 @@ impl State {
                 let sent = if fits {
                     datagrams.send_parts(&[&header, payload]).map_err(|_| DropReason::NotSent)
                 } else if payload.len() <= most {
-                    let frame = Frame::data(Bytes::from(in_capsule(&header, payload)));
-                    answer.try_send(frame).map_err(|_| DropReason::QueueFull)
+                    if capsules.push(&header, payload) { Ok(()) } else { Err(DropReason::QueueFull) }
                 } else {
                     // RFC 9298 §6.1 SHOULD NOT-1: without the privilege to send ICMP it is dropped, and that is all
                     Err(DropReason::TooLarge)
