@@ -30,7 +30,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use self::udp::SendMode;
+use self::{floor::packet::Protection, udp::SendMode};
 use crate::{identity, job::Job, meter::SideReport, mode::Mode, sys, workload};
 
 /// Answer of a stream's receiver once it has everything: eight bytes.
@@ -42,6 +42,8 @@ pub const ANSWER: &[u8; 8] = b"received";
 pub enum Peer {
     /// Kernel UDP with GSO and GRO plus AES-128-GCM: what any QUIC has to pay
     Floor,
+    /// The floor with packets that are authenticated and not encrypted (bulk only; when asked for)
+    FloorIntegrity,
     /// Raw UDP with GSO and GRO (datagrams only)
     UdpGso,
     /// Raw UDP with a system call per datagram (datagrams only)
@@ -71,6 +73,7 @@ impl Peer {
     pub fn name(self) -> &'static str {
         match self {
             Self::Floor => "floor",
+            Self::FloorIntegrity => "floor-integrity",
             Self::UdpGso => "udp-gso",
             Self::Udp => "udp",
             Self::TcpRustls => "tcp-rustls",
@@ -98,9 +101,10 @@ impl Peer {
         !ABSENT.contains(&self)
     }
 
-    /// Returns whether it runs when no contenders are named: what this build has, without what has to be built by another tool.
+    /// Returns whether it runs when no contenders are named: what this build has, without what has to be built by another tool, or is no
+    /// protocol that anybody should use.
     pub fn is_default(self) -> bool {
-        self.is_built() && self != Self::QuicGo
+        self.is_built() && !matches!(self, Self::QuicGo | Self::FloorIntegrity)
     }
 
     /// Makes it ready, or says what is missing.
@@ -117,6 +121,7 @@ impl Peer {
     pub fn can(self, mode: Mode) -> bool {
         match self {
             Self::Floor => mode.moves_bytes() || mode == Mode::Datagrams,
+            Self::FloorIntegrity => mode.moves_bytes(),
             Self::UdpGso | Self::Udp => mode == Mode::Datagrams,
             Self::TcpRustls => !matches!(mode, Mode::BulkStreams | Mode::Requests | Mode::Datagrams | Mode::Latency),
             Self::TideraceInPlace => matches!(mode, Mode::Handshake | Mode::Resumed | Mode::PostQuantum),
@@ -202,7 +207,8 @@ fn announce(announcement: &Announcement) -> Result<()> {
 fn serve(peer: Peer, job: Job, listen: SocketAddr) -> Result<SideReport> {
     match (peer, job.mode) {
         (Peer::Floor, Mode::Datagrams) => udp::serve(SendMode::Sealed, job, listen, announce),
-        (Peer::Floor, _) => floor::serve(job, listen, announce),
+        (Peer::Floor, _) => floor::serve(Protection::Sealed, job, listen, announce),
+        (Peer::FloorIntegrity, _) => floor::serve(Protection::Integrity, job, listen, announce),
         (Peer::UdpGso, _) => udp::serve(SendMode::Batched, job, listen, announce),
         (Peer::Udp, _) => udp::serve(SendMode::Single, job, listen, announce),
         (Peer::TcpRustls, _) => tcp_rustls::serve(job, listen, announce),
@@ -224,7 +230,8 @@ fn serve(peer: Peer, job: Job, listen: SocketAddr) -> Result<SideReport> {
 fn run(peer: Peer, job: Job, to: SocketAddr, trust: &[u8]) -> Result<SideReport> {
     match (peer, job.mode) {
         (Peer::Floor, Mode::Datagrams) => udp::run(SendMode::Sealed, job, to),
-        (Peer::Floor, _) => floor::run(job, to),
+        (Peer::Floor, _) => floor::run(Protection::Sealed, job, to),
+        (Peer::FloorIntegrity, _) => floor::run(Protection::Integrity, job, to),
         (Peer::UdpGso, _) => udp::run(SendMode::Batched, job, to),
         (Peer::Udp, _) => udp::run(SendMode::Single, job, to),
         (Peer::TcpRustls, _) => tcp_rustls::run(job, to, trust),

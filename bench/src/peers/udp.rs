@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::{
     Announcement,
-    floor::packet::{Keys, OVERHEAD},
+    floor::packet::{Keys, OVERHEAD, Protection},
 };
 use crate::{
     content::Source,
@@ -103,7 +103,7 @@ pub fn serve(
     socket.set_read_timeout(Some(SILENCE))?;
     socket.send(&[0])?;
 
-    let keys = (way == SendMode::Sealed).then(Keys::fixed);
+    let keys = (way == SendMode::Sealed).then(|| Keys::fixed(Protection::Sealed));
     let mut arrivals = Arrivals { socket: &socket, source: Source::new(), keys, count: 0, reports: 0, meter: None };
     let mut calls = 0;
     let mut storage = vec![0; BATCH * BUFFER];
@@ -142,7 +142,7 @@ pub fn run(way: SendMode, job: Job, to: SocketAddr) -> Result<SideReport> {
     socket.set_read_timeout(Some(SILENCE))?;
     socket.send(&[0])?;
     socket.recv(&mut [0; 1]).context("the server does not answer")?;
-    let keys = (way == SendMode::Sealed).then(Keys::fixed);
+    let keys = (way == SendMode::Sealed).then(|| Keys::fixed(Protection::Sealed));
     let size = DATAGRAM + if keys.is_some() { OVERHEAD } else { 0 };
     if way != SendMode::Single {
         sys::segment_sends(socket.as_fd(), u16::try_from(size)?).context("the kernel does not offer GSO for UDP")?;

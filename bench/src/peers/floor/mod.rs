@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-use self::packet::{Keys, PACKET, PAYLOAD};
+use self::packet::{Keys, PACKET, PAYLOAD, Protection};
 use super::{ANSWER, Announcement};
 use crate::{
     content::{Check, Source},
@@ -42,7 +42,12 @@ fn socket(address: SocketAddr) -> Result<(UdpSocket, u64)> {
 }
 
 /// Receives one flow of bytes, whatever streams and connections others make of them.
-pub fn serve(job: Job, listen: SocketAddr, announce: impl FnOnce(&Announcement) -> Result<()>) -> Result<SideReport> {
+pub fn serve(
+    protection: Protection,
+    job: Job,
+    listen: SocketAddr,
+    announce: impl FnOnce(&Announcement) -> Result<()>,
+) -> Result<SideReport> {
     let bytes = job.amount;
     let (socket, socket_buffer) = socket(listen)?;
     sys::coalesce_receives(socket.as_fd()).context("the kernel does not offer GRO for UDP")?;
@@ -55,7 +60,7 @@ pub fn serve(job: Job, listen: SocketAddr, announce: impl FnOnce(&Announcement) 
     socket.set_read_timeout(Some(SILENCE))?;
     socket.send(&hello)?;
 
-    let keys = Keys::fixed();
+    let keys = Keys::fixed(protection);
     let mut check = Check::new(Check::block());
     let mut counts = Datagrams::default();
     let (mut send_calls, mut receive_calls) = (0, 0);
@@ -114,7 +119,7 @@ fn receive_ack(socket: &UdpSocket) -> Result<u64> {
 }
 
 /// Sends one flow of bytes.
-pub fn run(job: Job, to: SocketAddr) -> Result<SideReport> {
+pub fn run(protection: Protection, job: Job, to: SocketAddr) -> Result<SideReport> {
     let bytes = job.amount;
     ensure!(bytes > 0, "nothing to send");
     let (socket, socket_buffer) = socket(SocketAddr::from(([127, 0, 0, 1], 0)))?;
@@ -125,7 +130,7 @@ pub fn run(job: Job, to: SocketAddr) -> Result<SideReport> {
     // Both sides run under the same limits, so this side's grant tells what the receiver's buffer holds.
     let window = WINDOW.min(socket_buffer / 4);
 
-    let keys = Keys::fixed();
+    let keys = Keys::fixed(protection);
     let source = Source::new();
     let mut counts = Datagrams::default();
     let mut batch = vec![0; SEGMENTS * PACKET];

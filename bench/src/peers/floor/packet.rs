@@ -1,4 +1,5 @@
-//! A packet of the floor: a QUIC short header, sealed payload, tag, and header protection, with a fixed key.
+//! A packet of the floor: a QUIC short header, sealed payload, tag, and header protection, with a fixed key. Or the same with a payload that is
+//! authenticated and not encrypted.
 
 use anyhow::{Result, anyhow, ensure};
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey, quic};
@@ -24,8 +25,18 @@ pub const OVERHEAD: usize = HEADER + TAG;
 /// Payload of a full packet, in bytes.
 pub const PAYLOAD: usize = PACKET - OVERHEAD;
 
+/// Protection of payloads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// AES-128-GCM, as QUIC has it.
+    Sealed,
+    /// A tag of AES-128-GCM over header and payload (GMAC), and no encryption.
+    Integrity,
+}
+
 /// The keys of one direction.
 pub struct Keys {
+    protection: Protection,
     payload: LessSafeKey,
     header: quic::HeaderProtectionKey,
     iv: [u8; 12],
@@ -33,10 +44,10 @@ pub struct Keys {
 
 impl Keys {
     /// The same keys on both sides; nothing here is secret.
-    pub fn fixed() -> Self {
+    pub fn fixed(protection: Protection) -> Self {
         let payload = UnboundKey::new(&AES_128_GCM, &[7; 16]).expect("sixteen bytes");
         let header = quic::HeaderProtectionKey::new(&quic::AES_128, &[9; 16]).expect("sixteen bytes");
-        Self { payload: LessSafeKey::new(payload), header, iv: [3; 12] }
+        Self { protection, payload: LessSafeKey::new(payload), header, iv: [3; 12] }
     }
 
     /// RFC 9001 §5.3: the packet number, exclusive-or the initialisation vector.
@@ -55,9 +66,10 @@ impl Keys {
         packet[1..PN_OFFSET].copy_from_slice(&CONNECTION_ID);
         packet[PN_OFFSET..HEADER].copy_from_slice(&number.to_be_bytes()[4..]);
         packet[HEADER..end].copy_from_slice(payload);
-        let (header, body) = packet[..end + TAG].split_at_mut(HEADER);
-        let (text, tag) = body.split_at_mut(payload.len());
-        let sealed = self.payload.seal_in_place_separate_tag(self.nonce(number), Aad::from(&header), text);
+        let encrypted_from = if self.protection == Protection::Sealed { HEADER } else { end };
+        let (clear, body) = packet[..end + TAG].split_at_mut(encrypted_from);
+        let (text, tag) = body.split_at_mut(end - encrypted_from);
+        let sealed = self.payload.seal_in_place_separate_tag(self.nonce(number), Aad::from(&clear), text);
         tag.copy_from_slice(sealed.map_err(|_| anyhow!("cannot seal"))?.as_ref());
         self.mask(packet)?;
         Ok(end + TAG)
@@ -67,12 +79,16 @@ impl Keys {
     pub fn open<'a>(&self, packet: &'a mut [u8], expected: u64) -> Result<(u64, &'a [u8])> {
         ensure!(packet.len() >= SAMPLE + TAG, "a packet of {} bytes", packet.len());
         self.mask(packet)?;
-        let (header, body) = packet.split_at_mut(HEADER);
+        let header = &packet[..HEADER];
         ensure!(header[1..PN_OFFSET] == CONNECTION_ID, "a packet of another connection");
         let low = u32::from_be_bytes(header[PN_OFFSET..].try_into().expect("four bytes"));
         let number = (expected & !0xffff_ffff) | u64::from(low);
-        let opened = self.payload.open_in_place(self.nonce(number), Aad::from(&header), body);
-        Ok((number, opened.map_err(|_| anyhow!("packet {number} does not authenticate"))?))
+        let end = packet.len() - TAG;
+        let encrypted_from = if self.protection == Protection::Sealed { HEADER } else { end };
+        let (clear, body) = packet.split_at_mut(encrypted_from);
+        let opened = self.payload.open_in_place(self.nonce(number), Aad::from(&clear), body);
+        opened.map_err(|_| anyhow!("packet {number} does not authenticate"))?;
+        Ok((number, &packet[HEADER..end]))
     }
 
     /// Applies or removes header protection: both are the same exclusive-or, as the number's length is fixed.
@@ -93,26 +109,35 @@ mod tests {
 
     #[test]
     fn opens_what_it_sealed() {
-        let keys = Keys::fixed();
+        for protection in [Protection::Sealed, Protection::Integrity] {
+            opens(protection);
+        }
+    }
+
+    fn opens(protection: Protection) {
+        let keys = Keys::fixed(protection);
         let mut packet = [0; PACKET];
         for (number, len) in [(0, 20), (1, PAYLOAD), (0xffff_ffff, 100), (0x1_0000_0000, PAYLOAD)] {
             let payload = vec![5; len];
             let size = keys.seal(&mut packet, number, &payload).unwrap();
             assert_eq!(size, len + HEADER + TAG);
-            assert!(!packet[..size].windows(16).any(|window| window == [5; 16]), "sealed");
+            let is_clear = packet[..size].windows(16).any(|window| window == [5; 16]);
+            assert_eq!(is_clear, protection == Protection::Integrity);
             assert_eq!(keys.open(&mut packet[..size], number).unwrap(), (number, &payload[..]));
         }
     }
 
     #[test]
     fn refuses_what_was_changed() {
-        let keys = Keys::fixed();
-        let mut packet = [0; PACKET];
-        for at in [0, 3, PN_OFFSET, HEADER, PACKET - 1] {
-            keys.seal(&mut packet, 77, &[5; PAYLOAD]).unwrap();
-            packet[at] ^= 1;
-            assert!(keys.open(&mut packet, 77).is_err(), "byte {at}");
+        for protection in [Protection::Sealed, Protection::Integrity] {
+            let keys = Keys::fixed(protection);
+            let mut packet = [0; PACKET];
+            for at in [0, 3, PN_OFFSET, HEADER, PACKET - 1] {
+                keys.seal(&mut packet, 77, &[5; PAYLOAD]).unwrap();
+                packet[at] ^= 1;
+                assert!(keys.open(&mut packet, 77).is_err(), "{protection:?}, byte {at}");
+            }
+            assert!(keys.open(&mut [0; 20], 0).is_err());
         }
-        assert!(keys.open(&mut [0; 20], 0).is_err());
     }
 }
