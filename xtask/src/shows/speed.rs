@@ -80,6 +80,27 @@ fn bulk(context: &Context) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// CPU time that packets without encryption, but with integrity, would save.
+pub(super) fn integrity(context: &Context) -> Result<Vec<Row>> {
+    let report = Report::get(context, "bulk", "floor,floor-integrity,tiderace")?;
+    let mut rows = Vec::new();
+    for (name, side) in [("sender", Side::Client), ("receiver", Side::Server)] {
+        let what = format!("CPU per GiB, {name}: packets of the floor not encrypted / encrypted");
+        rows.push(report.ratio(what, ("bulk", "floor-integrity"), ("bulk", "floor"), side, Target::Printed));
+        let saved = report.values("bulk", "tiderace", |run| {
+            let of = |peer| {
+                let found = report.runs("bulk", peer).find(|other| other["round"] == run["round"])?;
+                side.cost(found)
+            };
+            Some(100.0 * (of("floor")? - of("floor-integrity")?) / side.cost(run)?)
+        });
+        let row =
+            Row::median(format!("part of our {name}'s CPU time that this would save"), &saved, "%", Target::Printed);
+        rows.push(row.detail(report.about("bulk")));
+    }
+    Ok(rows)
+}
+
 /// CPU per request.
 fn requests(context: &Context) -> Result<Vec<Row>> {
     let report = Report::get(context, "rr", "tiderace,tiderace-service,quinn")?;

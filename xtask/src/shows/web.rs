@@ -9,7 +9,7 @@ use super::{
     command::cargo,
     edge::{failures, measured, test},
     row::{Row, Target},
-    tunnel_cost, tunnels,
+    speed, tunnel_cost, tunnels,
 };
 
 const LIMIT: Duration = Duration::from_secs(3_600);
@@ -32,6 +32,11 @@ pub(crate) fn cases() -> Vec<Case> {
             "tunnel-cost",
             "CPU of CONNECT-UDP per GiB, beside a plain relay and a download; needs an idle machine",
             tunnel_cost::measure,
+        ),
+        case(
+            "integrity",
+            "CPU time that packets without encryption would save; needs an idle machine",
+            speed::integrity,
         ),
         case("chromium", "a page in Chromium through the gateway; a miss where there is none", chromium),
     ]

@@ -185,8 +185,9 @@ impl Farm {
 
     /// The same with lines of `extra` in the first section.
     pub(crate) fn configure_with(&self, extra: &str, machines: &[usize], drained: &[usize]) -> PathBuf {
+        // Patient enough for a busy machine: one that drains gets connections when no other answers.
         let mut text = format!(
-            "listen = \"127.0.0.1:0\"\nworkers = 2\n{extra}[health]\ninterval = \"100 ms\"\n\
+            "listen = \"127.0.0.1:0\"\nworkers = 2\n{extra}[health]\ninterval = \"100 ms\"\nfailures = 20\n\
              [[connection-ids]]\nkey = \"lb.key\"\n"
         );
         for number in machines {

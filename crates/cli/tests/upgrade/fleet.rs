@@ -91,7 +91,12 @@ impl Fleet {
     }
 
     pub(crate) fn reload(&self, number: u64, extra: &str) {
-        configure(&self.file, extra, "", number);
+        self.reload_with(number, extra, "");
+    }
+
+    /// The same, with `sections` behind it.
+    pub(crate) fn reload_with(&self, number: u64, extra: &str, sections: &str) {
+        configure(&self.file, extra, sections, number);
         let output = edge("reload", &self.file).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }

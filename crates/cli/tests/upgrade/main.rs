@@ -13,6 +13,7 @@ mod ring;
 mod scratch;
 mod sessions;
 mod steering;
+mod tunnels;
 
 use std::{
     collections::VecDeque,

@@ -12,12 +12,12 @@ use crate::{
 };
 
 /// Waits for what has to come.
-async fn within<T>(what: impl Future<Output = T>) -> T {
+pub(crate) async fn within<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(LIMIT, what).await.expect("it comes")
 }
 
 /// A session on a connection of its own.
-async fn session(site: &Site) -> (tiderace::Endpoint, Session) {
+pub(crate) async fn session(site: &Site) -> (tiderace::Endpoint, Session) {
     let (endpoint, connection) = site.quic().await;
     let mut client = Client::begin(connection, Config::default()).await.unwrap();
     let request = http::Request::get("https://localhost/session").body(()).unwrap();
@@ -25,7 +25,7 @@ async fn session(site: &Site) -> (tiderace::Endpoint, Session) {
 }
 
 /// A back end over TCP that sends back what comes.
-async fn echo_tcp() -> SocketAddr {
+pub(crate) async fn echo_tcp() -> SocketAddr {
     let back_end = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = back_end.local_addr().unwrap();
     tokio::spawn(async move {
