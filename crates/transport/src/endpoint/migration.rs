@@ -18,7 +18,7 @@ impl Endpoint {
     }
 
     /// Takes the news that the socket was replaced by one with another address: the clients' connections migrate there. `local`
-    /// is that address, if it is to be named in [`Transmit::local`].
+    /// is that address, if it is to be named in [`Transmit::local`](crate::Transmit::local).
     pub fn rebind(&mut self, now: Instant, local: Option<IpAddr>) {
         for index in 0..self.slots.len() {
             if let Some(connection) = &mut self.slots[index].connection {
