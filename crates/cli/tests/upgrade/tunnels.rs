@@ -118,7 +118,7 @@ async fn tunnels_and_sessions_outlive_reloads_and_upgrades() {
     let targets = Targets { udp: echo_udp().await, tcp: echo_tcp().await };
     let sections = format!(
         "[[route]]\npath = \"/session\"\nwebtransport = {{ origins = \"*\", to = \"tcp://{}\" }}\n\
-         [[route]]\npath = \"/.well-known/masque\"\n[route.proxy]\nopen = true\ntcp = true\nallow = \"127.0.0.1\"\n\
+         [[route]]\npath = \"/.well-known/masque/udp\"\n[route.proxy]\nopen = true\ntcp = true\nallow = \"127.0.0.1\"\n\
          bound-udp = true\nbound-udp-addresses = \"127.0.0.1\"\n",
         targets.tcp
     );
