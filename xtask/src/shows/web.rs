@@ -27,6 +27,11 @@ pub(crate) fn cases() -> Vec<Case> {
             "CONNECT-UDP and CONNECT-IP in namespaces, at WireGuard's size, and through loss",
             tunnels::carried,
         ),
+        case(
+            "reloads",
+            "tunnels and sessions through reloads and upgrades; 1,000 and 100 with --long, 100 and 10 without",
+            reloads,
+        ),
         case("tunnel-attacks", "targets, capsules, contexts, packets and floods of attackers", tunnels::attacks),
         case(
             "tunnel-cost",
@@ -57,6 +62,25 @@ fn target(context: &Context) -> Result<Vec<Row>> {
         Row::new("datagrams that came back", get("datagrams that came back from UDP")?, "", Target::Exactly(1_000.0))
             .detail("each once, every byte compared"),
         failures(&ended, "failures of the tests of sessions"),
+    ])
+}
+
+fn reloads(context: &Context) -> Result<Vec<Row>> {
+    let (upgrades, reloads) = if context.long { ("100", "1000") } else { ("10", "100") };
+    let settings = [("EDGE_UPGRADES", upgrades), ("EDGE_RELOADS", reloads)];
+    let ended = test(context, "web-reloads", "upgrade", "tunnels_and_sessions_outlive", &settings)?;
+    let values = measured(&ended.stdout);
+    let done = |what: &str, wanted: &str| {
+        let value = values.get(what).copied().with_context(|| format!("no `{what}`: {}", ended.reason()))?;
+        anyhow::Ok(Row::new(what, value, "", Target::AtLeast(wanted.parse()?)))
+    };
+    Ok(vec![
+        failures(&ended, "tunnels and sessions that were lost").detail(
+            "CONNECT-UDP, bound UDP and CONNECT over HTTP/3, and a session of WebTransport: one of each from the first process to the last \
+             upgrade, one of each from every process into the next; all are used after each reload; the first loss ends the test",
+        ),
+        done("upgrades", upgrades)?,
+        done("reloads", reloads)?,
     ])
 }
 
