@@ -10,7 +10,7 @@ use crate::mode::Mode;
 pub const REQUEST: usize = 100;
 /// Bytes of the answer to it.
 pub const RESPONSE: usize = 1_024;
-/// Requests in progress at the same time.
+/// Requests in progress at the same time, unless others are asked for.
 pub const CONCURRENT: usize = 100;
 /// Bytes of a datagram of the application.
 pub const DATAGRAM: usize = 1_200;
@@ -28,6 +28,9 @@ pub struct Job {
     /// Amount of work: bytes, handshakes, requests, datagrams or connections
     #[arg(long, default_value_t = 1 << 30)]
     pub amount: u64,
+    /// Requests in progress at the same time
+    #[arg(long, default_value_t = CONCURRENT)]
+    pub in_flight: usize,
 }
 
 impl Job {
@@ -54,7 +57,12 @@ impl Job {
     }
 
     /// The arguments that make this job on a contender's command line.
-    pub fn arguments(&self) -> [String; 4] {
-        ["--mode".to_owned(), self.mode.name().to_owned(), "--amount".to_owned(), self.amount.to_string()]
+    pub fn arguments(&self) -> Vec<String> {
+        let mut all =
+            vec!["--mode".to_owned(), self.mode.name().to_owned(), "--amount".to_owned(), self.amount.to_string()];
+        if self.in_flight != CONCURRENT {
+            all.extend(["--in-flight".to_owned(), self.in_flight.to_string()]);
+        }
+        all
     }
 }

@@ -162,6 +162,7 @@ fn verify(job: Job, client: &SideReport, server: &SideReport) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::CONCURRENT;
     use crate::meter::Meter;
 
     fn sides(units: u64) -> (SideReport, SideReport) {
@@ -171,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_short_or_unchecked_run_does_not_count() {
-        let job = Job { mode: Mode::Bulk, amount: 10 };
+        let job = Job { mode: Mode::Bulk, amount: 10, in_flight: CONCURRENT };
         let (client, server) = sides(10);
         verify(job, &client, &server).unwrap();
         assert!(verify(job, &server, &client).is_err(), "roles");
@@ -184,8 +185,8 @@ mod tests {
     fn a_handshake_needs_its_evidence() {
         let (client, server) = sides(5);
         let signed = |count| SideReport { signatures: Some(count), ..server.clone() };
-        let full = Job { mode: Mode::Handshake, amount: 5 };
-        let resumed = Job { mode: Mode::Resumed, amount: 5 };
+        let full = Job { mode: Mode::Handshake, amount: 5, in_flight: CONCURRENT };
+        let resumed = Job { mode: Mode::Resumed, amount: 5, in_flight: CONCURRENT };
         verify(full, &client, &signed(5)).unwrap();
         verify(resumed, &client, &signed(0)).unwrap();
         assert!(verify(full, &client, &signed(4)).is_err());
@@ -197,7 +198,7 @@ mod tests {
 
     #[test]
     fn datagrams_may_be_lost_but_not_all() {
-        let job = Job { mode: Mode::Datagrams, amount: 10 };
+        let job = Job { mode: Mode::Datagrams, amount: 10, in_flight: CONCURRENT };
         let (client, server) = sides(10);
         verify(job, &client, &SideReport { units: 9, ..server.clone() }).unwrap();
         assert!(verify(job, &client, &SideReport { units: 0, ..server.clone() }).is_err());

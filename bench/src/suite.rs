@@ -11,14 +11,14 @@ use std::{
     thread::available_parallelism,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use units::DataSize;
 
 use crate::{
     document,
     environment::Environment,
-    job::Job,
+    job::{CONCURRENT, Job},
     load::QUIET_CORES,
     mode::Mode,
     peers::Peer,
@@ -39,6 +39,9 @@ pub struct Arguments {
     /// Multiply what runs of the other modes do, for example 0.1
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
+    /// Requests in progress at the same time (`rr`, and the capacity of `latency`)
+    #[arg(long, default_value_t = CONCURRENT, value_name = "N")]
+    in_flight: usize,
     /// Contenders, separated by commas; by default all that this build has, without quic-go
     #[arg(long, value_delimiter = ',')]
     peers: Vec<Peer>,
@@ -105,12 +108,13 @@ impl Arguments {
             "server and client need a CPU each\nhint: this machine has {cpus}; choose two with --cpus"
         );
         ensure!(self.size > DataSize::default(), "there is nothing to send\nhint: --size 512MiB");
+        ensure!(self.in_flight > 0, "no request would be made\nhint: --in-flight 30");
         ensure!(self.scale > 0.0 && self.scale <= 1_000.0, "--scale is a positive number\nhint: --scale 0.1");
         Ok(Plan { server_cpu, client_cpu, patience_s: self.patience, time_limit_s: self.time_limit })
     }
 
     fn job(&self, mode: Mode) -> Job {
-        Job { mode, amount: mode.amount(self.size.as_bytes(), self.scale) }
+        Job { mode, amount: mode.amount(self.size.as_bytes(), self.scale), in_flight: self.in_flight }
     }
 }
 
@@ -185,6 +189,9 @@ fn measure(arguments: &Arguments, plan: &Plan, modes: &[Mode]) -> Result<Outcome
     }
     let jobs: Vec<Job> = modes.iter().map(|&mode| arguments.job(mode)).collect();
     let (mut runs, mut failures) = match &arguments.onto {
+        Some(_) if arguments.in_flight != CONCURRENT => {
+            bail!("a saved file does not say how many requests were in flight\nhint: measure without --onto")
+        }
         Some(file) => earlier(file, &jobs).with_context(|| format!("go on from {}", file.display()))?,
         None => (Vec::new(), Vec::new()),
     };
@@ -246,6 +253,10 @@ pub fn execute(arguments: &Arguments, mode: Mode) -> Result<ExitCode> {
 pub fn execute_all(arguments: &AllArguments) -> Result<ExitCode> {
     let plan = arguments.common.plan()?;
     if !arguments.no_write {
+        ensure!(
+            arguments.common.in_flight == CONCURRENT,
+            "the tables of the document have {CONCURRENT} requests in flight\nhint: --no-write"
+        );
         // Before an hour of work rather than after it.
         document::check()?;
     }

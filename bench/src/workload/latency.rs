@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use super::{ask, connect};
 use crate::{
     content::Source,
-    job::{CONCURRENT, Job, REQUEST, RESPONSE},
+    job::{Job, REQUEST, RESPONSE},
     meter::{Meter, Role, SideReport},
     stack::{Connection, RecvStream, SendStream, Stack},
 };
@@ -109,7 +109,7 @@ pub async fn ask_all<S: Stack>(stack: &S, job: Job, to: SocketAddr) -> Result<Si
     let part = (job.amount / 4).max(1);
     let mut meter = Meter::start();
     let started = Instant::now();
-    requests(&connection, Pace::InProgress(CONCURRENT), part, &request, &response).await?;
+    requests(&connection, Pace::InProgress(job.in_flight), part, &request, &response).await?;
     let capacity = part as f64 / started.elapsed().as_secs_f64();
     let mut latencies = vec![];
     for (share, condition) in SHARES {

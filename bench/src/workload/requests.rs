@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use super::{answer, ask, connect};
 use crate::{
     content::Source,
-    job::{CONCURRENT, Job, REQUEST, RESPONSE},
+    job::{Job, REQUEST, RESPONSE},
     meter::{Meter, Role, SideReport},
     stack::{Connection, Stack},
 };
@@ -46,18 +46,23 @@ pub async fn ask_all<S: Stack>(stack: &S, job: Job, to: SocketAddr) -> Result<Si
     let (request, response) = (source.bytes_at(0, REQUEST), source.bytes_at(0, RESPONSE));
     let connection = connect(stack, to).await?;
     let mut meter = Meter::start();
-    in_progress(&connection, job.amount, &request, &response).await?;
+    in_progress(&connection, (job.amount, job.in_flight), &request, &response).await?;
     meter.stop();
     let datagrams = stack.counts(std::slice::from_ref(&connection));
     connection.close();
     Ok(SideReport { content_samples: job.amount, datagrams, ..meter.report(Role::Client, job.amount) })
 }
 
-/// Asks `amount` times, with as many requests in progress as every stack is asked for.
-async fn in_progress<C: Connection>(connection: &C, amount: u64, request: &Bytes, response: &Bytes) -> Result<()> {
+/// Asks `amount` times, with `in_flight` requests in progress.
+async fn in_progress<C: Connection>(
+    connection: &C,
+    (amount, in_flight): (u64, usize),
+    request: &Bytes,
+    response: &Bytes,
+) -> Result<()> {
     let started = Arc::new(AtomicU64::new(0));
     let mut asking = JoinSet::new();
-    for _ in 0..CONCURRENT {
+    for _ in 0..in_flight {
         let (connection, started) = (connection.clone(), started.clone());
         let (request, response) = (request.clone(), response.clone());
         asking.spawn(async move {
