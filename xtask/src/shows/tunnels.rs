@@ -231,7 +231,12 @@ mod tests {
     fn the_tests_of_attacks_exist() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut sources = String::new();
-        for folder in ["crates/edge/src/masque", "crates/edge/tests/gateway/masque", "crates/cli/tests/masque"] {
+        for folder in [
+            "crates/edge/src/masque",
+            "crates/edge/tests/gateway/masque",
+            "crates/cli/tests/masque",
+            "crates/h3/src/connect_udp",
+        ] {
             read(&root.join(folder), &mut sources);
         }
         for test in ATTACKS.iter().flat_map(|attack| attack.tests) {
