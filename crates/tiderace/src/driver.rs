@@ -5,7 +5,7 @@
 //! turn: so an acknowledgement is sent with the answer, and several answers in one batch. Many tasks are woken in portions, and one task that
 //! writes to many streams lets this one send in between ([`turn`](crate::turn)), so that the peer need not wait for the last answer.
 
-pub(crate) mod moving;
+mod moving;
 #[cfg(target_os = "linux")]
 mod processes;
 

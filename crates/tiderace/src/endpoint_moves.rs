@@ -8,7 +8,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use crate::{driver::moving::NextSocket, endpoint::Endpoint, socket::Socket};
+use crate::{endpoint::Endpoint, next_socket::NextSocket, socket::Socket};
 
 impl Endpoint {
     /// Replaces the socket, for example because the host has moved to another network.

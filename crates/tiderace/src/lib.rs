@@ -55,6 +55,7 @@ mod hand_over;
 mod held;
 mod load_balancers;
 mod machines;
+mod next_socket;
 mod open_stream;
 mod opening;
 mod panics;

@@ -19,8 +19,8 @@ use wire::{Dir, StreamId};
 use crate::{
     buffers::RECEIVE_BUFFER,
     clock::Clock,
-    driver::moving::NextSocket,
     machines::MachineLinks,
+    next_socket::NextSocket,
     opening::Opening,
     service::Serve,
     socket::{Socket, SocketStats},

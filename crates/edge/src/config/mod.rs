@@ -5,6 +5,7 @@
 //! prints the page of documentation and `schema` what other programs read.
 
 mod address;
+mod bound_address;
 mod check;
 mod clients;
 mod examine;
@@ -26,7 +27,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::examine::certificates;
 use self::read::ResolvedConfig;
 use self::section::section;
 pub use self::{
@@ -44,6 +44,7 @@ pub use self::{
     site::{Compression, HeaderRules},
     webtransport::WebTransport,
 };
+pub(crate) use self::{bound_address::BoundAddress, examine::certificates};
 pub(crate) use address::{address, back_end, back_end_name, host_port};
 pub(crate) use machine::nonce_len;
 

@@ -122,7 +122,7 @@ fn check_bound(number: usize, proxy: &Proxy) -> Result<(), Fault> {
     let at = |key| [Key("route"), Number(number), Key("proxy"), Key(key)];
     let mut versions = Vec::new();
     for text in &proxy.bound_udp_addresses.0 {
-        let address = text.parse::<crate::masque::BoundAddress>().map_err(|message| {
+        let address = text.parse::<super::BoundAddress>().map_err(|message| {
             Fault::new(&at("bound-udp-addresses"), message).hint("`203.0.113.7`, or `10.0.0.5=203.0.113.7`")
         })?;
         if versions.contains(&address.local.is_ipv4()) {

@@ -33,14 +33,6 @@ use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use tiderace::Charge;
 use tokio::{net::TcpStream, time::Instant};
 
-pub(crate) use self::{
-    bound::BoundAddress,
-    carry::Upgraded,
-    clients::{ClientKey, ClientLimits, Clients, NoPlace, TunnelPlace},
-    ip::{IpProxy, IpShared, OfferedDevice, TunDevices},
-    listeners::Listeners,
-    socket::TargetSocket,
-};
 use self::{
     bound::BoundTunnel,
     carry::Tunnel,
@@ -48,6 +40,13 @@ use self::{
     rules::{Prohibited, Rules},
     tcp::TcpTunnel,
     udp::UdpTunnel,
+};
+pub(crate) use self::{
+    carry::Upgraded,
+    clients::{ClientKey, ClientLimits, Clients, NoPlace, TunnelPlace},
+    ip::{IpProxy, IpShared, OfferedDevice, TunDevices},
+    listeners::Listeners,
+    socket::TargetSocket,
 };
 use crate::{
     access::Access,

@@ -150,9 +150,8 @@ pub(super) fn rivals(report: &MatrixReport) -> Vec<(String, Vec<String>)> {
     report.contenders.iter().enumerate().filter_map(row).collect()
 }
 
-/// The report as Markdown.
-pub fn markdown(report: &MatrixReport) -> String {
-    let mut out = String::new();
+/// Title, number of runs and trace.
+fn opening(out: &mut String, report: &MatrixReport) {
     let size = report.size;
     let _ = writeln!(out, "# {}: {}\n", report.name, report.title);
     // Nobody traces packets in real time.
@@ -171,6 +170,12 @@ pub fn markdown(report: &MatrixReport) -> String {
         report.manifest.seconds(report.simulated.0),
         traced
     );
+}
+
+/// The report as Markdown.
+pub fn markdown(report: &MatrixReport) -> String {
+    let mut out = String::new();
+    opening(&mut out, report);
     for (_, sentence) in state(report) {
         let _ = writeln!(out, "- {sentence}");
     }

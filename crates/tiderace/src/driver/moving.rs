@@ -12,22 +12,13 @@ use units::{Duration, Instant};
 
 use super::{Driver, READS_PER_PASS};
 use crate::{
+    next_socket::NextSocket,
     shared::State,
     socket::{Socket, is_transient},
 };
 
 /// Time in which the first socket is still read after the move: packets of the server are under way to it.
 const LINGER: Duration = Duration::from_secs(1);
-
-/// Socket that an application gives a client to move to.
-pub(crate) struct NextSocket {
-    pub(crate) socket: Socket,
-    pub(crate) local: IpAddr,
-    /// Interface that the socket in use stays on meanwhile.
-    pub(crate) hold: Option<String>,
-    /// Takes `true` when a connection has moved, and `false` when none does.
-    pub(crate) outcome: oneshot::Sender<bool>,
-}
 
 /// Second socket of a client.
 pub(super) struct Moving {

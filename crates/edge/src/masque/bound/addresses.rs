@@ -3,41 +3,16 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    str::FromStr,
 };
 
 use h3_quic::connect_udp::bound::{CONNECT_UDP_BIND, PROXY_PUBLIC_ADDRESS, public_address_value};
 use http::HeaderMap;
 
 use super::super::{local_address_for, refusal::Refusal, socket::PeersSocket};
-use crate::config::Many;
+use crate::config::{BoundAddress, Many};
 
 /// Addresses on the public Internet, of root servers of DNS. Their routes are looked up, and nothing is sent.
 const FAR: [&str; 2] = ["198.41.0.4:53", "[2001:503:ba3e::2:30]:53"];
-
-/// Address of this machine, and what others see in its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BoundAddress {
-    pub(crate) local: IpAddr,
-    pub(crate) public: IpAddr,
-}
-
-impl FromStr for BoundAddress {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (local, public) = text.split_once('=').unwrap_or((text, text));
-        let parse = |text: &str| match text.trim().parse::<IpAddr>() {
-            Ok(ip) if !ip.is_unspecified() && !ip.is_multicast() => Ok(ip),
-            _ => Err(format!("expected the IP address of a host, found `{text}`")),
-        };
-        let (local, public) = (parse(local)?, parse(public)?);
-        if local.is_ipv4() != public.is_ipv4() {
-            return Err("expected two addresses of the same IP version".to_owned());
-        }
-        Ok(Self { local, public })
-    }
-}
 
 /// The configured addresses, or those of the routes to the Internet.
 fn addresses(configured: &Many) -> Vec<BoundAddress> {
@@ -124,19 +99,6 @@ impl Sockets {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_are_read() {
-        let address = |local: &str, public: &str| {
-            Ok(BoundAddress { local: local.parse().unwrap(), public: public.parse().unwrap() })
-        };
-        assert_eq!("203.0.113.7".parse(), address("203.0.113.7", "203.0.113.7"));
-        assert_eq!("10.0.0.5 = 203.0.113.7".parse(), address("10.0.0.5", "203.0.113.7"));
-        assert_eq!("2001:db8::1".parse(), address("2001:db8::1", "2001:db8::1"));
-        for wrong in ["", "a", "10.0.0.5=", "10.0.0.5=2001:db8::1", "0.0.0.0", "::", "ff02::1", "10.0.0.5:443"] {
-            assert!(wrong.parse::<BoundAddress>().is_err(), "{wrong}");
-        }
-    }
 
     #[tokio::test]
     async fn public_addresses_have_the_ports_of_the_sockets() {

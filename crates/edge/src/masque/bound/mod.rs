@@ -24,7 +24,6 @@ use h3_quic::{
 use http::HeaderMap;
 use tiderace::Charge;
 
-pub(in super::super) use self::addresses::BoundAddress;
 use self::peers::Peers;
 pub(super) use self::{addresses::Sockets, peers::Policy};
 use super::{clients::TunnelPlace, udp::End};
