@@ -128,7 +128,7 @@ async fn a_websocket_of_each_version_goes_over_http3() {
     assert_eq!(back_end(&site, "protocol"), "h3");
 }
 
-/// What breaks off on one side does not look complete on the other.
+/// A side of a tunnel that breaks off does not look complete on the other one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_breaks_off_breaks_off_on_the_other_side() {
     let origin = Origin::start(echo).await;
