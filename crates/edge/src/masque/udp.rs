@@ -7,7 +7,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use h3_quic::{
     Datagrams,
     capsule::{self, Capsules},
@@ -285,6 +285,15 @@ pub(super) async fn write_some(to: &mut (impl AsyncWrite + Unpin), out: &[u8]) -
         0 => Err(io::ErrorKind::WriteZero.into()),
         written => Ok(written),
     }
+}
+
+/// Removes what [`write_some`] has written, and the buffer when nothing is left. Returns whether the stream was flushed.
+pub(super) fn on_written(out: &mut BytesMut, written: usize) -> bool {
+    out.advance(written);
+    if out.is_empty() {
+        *out = BytesMut::new();
+    }
+    written == 0
 }
 
 /// A UDP payload as a DATAGRAM capsule.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
+use bytes::BytesMut;
 use tiderace::Charge;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -12,7 +12,7 @@ use super::{BoundTunnel, Held, State, in_capsule, new_capsules};
 use crate::{
     masque::{
         socket::PeersSocket,
-        udp::{End, Idle, PIECE, by_client, in_the_middle, write_some},
+        udp::{End, Idle, PIECE, by_client, in_the_middle, on_written, write_some},
     },
     observe::{Direction, DropReason},
 };
@@ -58,12 +58,7 @@ impl BoundTunnel {
                         }
                     }
                     written = write_some(&mut to, &out), if !out.is_empty() || !is_flushed => {
-                        let written = written.map_err(by_client)?;
-                        is_flushed = written == 0;
-                        out.advance(written);
-                        if out.is_empty() {
-                            out = BytesMut::new();
-                        }
+                        is_flushed = on_written(&mut out, written.map_err(by_client)?);
                         // What is written late is no traffic of its own.
                         continue;
                     }

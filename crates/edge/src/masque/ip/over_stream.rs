@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
+use bytes::BytesMut;
 use h3_quic::{capsule, connect_ip::IP_CONTEXT};
 use tiderace::Charge;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{
-    super::udp::{End, Idle, by_client, in_the_middle, write_some},
+    super::udp::{End, Idle, by_client, in_the_middle, on_written, write_some},
     tunnel::{IpTunnel, MAX_CAPSULE, Reply, held_too_much, new_capsules},
 };
 use crate::observe::Direction;
@@ -59,12 +59,7 @@ impl IpTunnel {
                         }
                     }
                     written = write_some(&mut to, &out), if !out.is_empty() || !is_flushed => {
-                        let written = written.map_err(by_client)?;
-                        is_flushed = written == 0;
-                        out.advance(written);
-                        if out.is_empty() {
-                            out = BytesMut::new();
-                        }
+                        is_flushed = on_written(&mut out, written.map_err(by_client)?);
                         // What is written late is no traffic of its own.
                         continue;
                     }
