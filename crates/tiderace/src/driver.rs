@@ -42,9 +42,6 @@ const READS_PER_PASS: usize = 16;
 /// buffer is free again for the next read.
 const BYTES_PER_PASS: usize = 256 * 1024;
 const WRITES_PER_PASS: usize = 16;
-/// Tasks woken before their data is sent: the peer processes the first answers while the others are made. With all tasks in one pass the
-/// two endpoints take turns, and half of each processor is idle.
-const WAKES_PER_PASS: usize = 20;
 /// New connections before existing ones get their turn: each costs as much as a batch of their packets.
 const ACCEPTED_PER_PASS: u64 = 4;
 
@@ -82,8 +79,10 @@ pub(crate) struct Driver {
     /// Socket to which the kernel steers the packets of this process, which has handed over.
     #[cfg(target_os = "linux")]
     steered: Option<SteeredSocket>,
-    /// Tasks to be woken, some in each pass.
+    /// Tasks to be woken, some in each pass: the peer processes the first answers while the others are made.
     wake: Vec<Waker>,
+    /// Those of this pass.
+    waking: Vec<Waker>,
     /// Sending is deferred until the woken tasks have run.
     deferred: bool,
     tap: MaybeTap,
@@ -123,6 +122,7 @@ impl Driver {
             #[cfg(target_os = "linux")]
             steered: None,
             wake: Vec::new(),
+            waking: Vec::new(),
             deferred: false,
             tap,
             on_panic,
@@ -209,7 +209,7 @@ impl Driver {
 
     /// Writes what wants to leave. `true` when there may be more.
     fn transmit(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
-        state.turn.begin(&mut self.wake);
+        state.turn.begin();
         for _ in 0..WRITES_PER_PASS {
             let transmit = match self.unsent.take() {
                 Some(transmit) => transmit,
@@ -362,8 +362,12 @@ impl Future for Driver {
             this.wake.append(&mut state.idle_waiters);
         }
         // The end of the endpoint leaves nobody to wake the others later.
-        let woken = if ended { this.wake.len() } else { this.wake.len().min(WAKES_PER_PASS) };
-        again |= woken < this.wake.len();
+        if ended {
+            this.waking.append(&mut this.wake);
+            this.waking.extend(state.turn.end());
+        } else {
+            again |= state.turn.wake(&mut this.wake, &mut this.waking);
+        }
         if again {
             // After the others, the task that runs the runtime included: a task that wakes itself comes before that.
             let _ = pin!(tokio::task::yield_now()).poll(cx);
@@ -372,7 +376,7 @@ impl Future for Driver {
             state.driver = Some(cx.waker().clone());
         }
         drop(state);
-        for waker in this.wake.drain(..woken) {
+        for waker in this.waking.drain(..) {
             waker.wake();
         }
         if ended { Poll::Ready(()) } else { Poll::Pending }

@@ -61,6 +61,7 @@ mod opening;
 mod panics;
 mod parts;
 mod pending;
+mod portion;
 mod qlog;
 mod readiness;
 #[cfg(target_os = "linux")]

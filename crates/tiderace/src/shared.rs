@@ -28,9 +28,6 @@ use crate::{
     turn::Turn,
 };
 
-/// Calls of the service before what it has written leaves: the peer works on the first answers meanwhile.
-const SERVED_PER_SEND: usize = 20;
-
 /// Time by which deadlines may be late that no peer waits for: 10,000 connections at rest would wake the driver one by one.
 const TIMER_SLACK: Duration = Duration::from_millis(64);
 
@@ -57,7 +54,7 @@ pub(crate) struct State {
     pub(crate) driver: Option<Waker>,
     pub(crate) idle_waiters: Vec<Waker>,
     /// Streams that tasks have written to since the driver last sent.
-    pub(crate) turn: Turn<(Handle, StreamId)>,
+    pub(crate) turn: Turn<Handle>,
     /// Counters of the socket when the driver last ran.
     pub(crate) socket: SocketStats,
     /// Socket that replaces the driver's, and its address where it is bound to one.
@@ -326,7 +323,6 @@ impl State {
     /// Takes the events of all connections: lets the service work on those of its own, and collects the wakers of the tasks that wait
     /// for the others. `true` when there are more, and what the service has written should leave before it goes on.
     pub(crate) fn collect_events(&mut self, now: Instant, wake: &mut Vec<Waker>) -> bool {
-        let mut served = 0;
         while let Some(handle) = self.endpoint.poll_accept() {
             self.connections.entry(handle).or_default();
         }
@@ -343,10 +339,12 @@ impl State {
                     service.closed(handle, reason);
                     self.connections.remove(&handle);
                     self.incoming_early.retain(|other| *other != handle);
-                } else if let Some(connection) = self.endpoint.connection_mut(handle) {
-                    served += usize::from(service.event(now, handle, connection, &event));
+                } else if let Some(connection) = self.endpoint.connection_mut(handle)
+                    && service.event(now, handle, connection, &event)
+                {
+                    self.turn.served(handle, connection.live_streams());
                 }
-                if served == SERVED_PER_SEND {
+                if self.turn.is_over() {
                     return true;
                 }
                 continue;

@@ -98,11 +98,13 @@ impl SendStream {
             return Poll::Ready(Ok(0));
         }
         let mut state = self.connection.shared.lock();
-        if !state.turn.permits(&(self.connection.handle, self.id), cx.waker()) {
+        if !state.turn.permits((self.connection.handle, self.id), cx.waker()) {
             return Poll::Pending;
         }
         let sent = &mut self.sent;
+        let mut in_progress = 0;
         let result = self.connection.act(&mut state, |waiters, connection| {
+            in_progress = connection.live_streams();
             // Before the write: one that fails may be the last that is known of the stream.
             count(sent, connection, self.id);
             match connection.write(self.id, data) {
@@ -114,7 +116,7 @@ impl SendStream {
             }
         })?;
         let Some(result) = result else { return Poll::Pending };
-        state.turn.wrote((self.connection.handle, self.id));
+        state.turn.wrote((self.connection.handle, self.id), in_progress);
         state.wake_driver();
         Poll::Ready(result.map_err(from_write))
     }
@@ -131,11 +133,13 @@ impl SendStream {
 
     fn poll_write_last(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<Result<(), WriteError>> {
         let mut state = self.connection.shared.lock();
-        if !state.turn.permits(&(self.connection.handle, self.id), cx.waker()) {
+        if !state.turn.permits((self.connection.handle, self.id), cx.waker()) {
             return Poll::Pending;
         }
         let before = data.len();
+        let mut in_progress = 0;
         let result = self.connection.act(&mut state, |waiters, connection| {
+            in_progress = connection.live_streams();
             match connection.write_last(self.id, data) {
                 Err(streams::WriteError::Blocked) => {
                     waiters.wait_write(self.id, cx.waker());
@@ -147,7 +151,7 @@ impl SendStream {
             }
         })?;
         if data.len() < before || matches!(result, Some(Ok(_))) {
-            state.turn.wrote((self.connection.handle, self.id));
+            state.turn.wrote((self.connection.handle, self.id), in_progress);
             state.wake_driver();
         }
         drop(state);

@@ -36,6 +36,11 @@ impl Connection {
         }
     }
 
+    /// Streams that are live: not both parts over, acknowledged and known to the application.
+    pub fn live_streams(&self) -> usize {
+        self.packets.sources.streams.live()
+    }
+
     /// The congestion control in use.
     pub fn congestion(&self) -> Algorithm {
         self.profile.congestion
@@ -89,8 +94,7 @@ impl Connection {
         self.packets.sources.streams.reset(id, code)
     }
 
-    /// Resets the sending part, except for its first `reliable_size` bytes, which the peer's application reads before the reset
-    /// (draft-ietf-quic-reliable-stream-reset).
+    /// Resets the sending part, except for its first `reliable_size` bytes, which the peer reads (draft-ietf-quic-reliable-stream-reset).
     ///
     /// # Errors
     /// Errors when the peer does not accept it, the size is above what was written or named before, or the stream has ended.
@@ -175,8 +179,7 @@ impl Connection {
         self.packets.sources.datagrams.record_fates();
     }
 
-    /// Fates of datagrams since the last call: they are numbered in the order in which they were taken, from 0. Empty
-    /// unless it is [remembered](Self::record_datagram_fates).
+    /// Fates of datagrams since the last call, numbered from 0 as they were taken. Empty unless [recorded](Self::record_datagram_fates).
     pub fn take_datagram_fates(&mut self) -> Vec<(u64, DatagramFate)> {
         self.packets.sources.datagrams.take_fates()
     }

@@ -522,6 +522,11 @@ impl Streams {
         self.slab.slots().any(|slot| self.slab[slot].id.dir() == Dir::Bi)
     }
 
+    /// Streams that are live: not both parts over, acknowledged and known to the application.
+    pub(crate) fn live(&self) -> usize {
+        self.slab.len()
+    }
+
     /// Figures since the beginning. Walks over all streams for the memory.
     pub fn figures(&self) -> StreamFigures {
         StreamFigures {
