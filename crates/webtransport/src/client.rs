@@ -109,7 +109,7 @@ impl Client {
             outgoing.abort();
             return Err(ConnectError::Protocol(chosen));
         }
-        let inner = Inner::new(streams, datagrams, outgoing, chosen, flow, Some(place));
+        let inner = Inner::new(streams, datagrams, outgoing, chosen, draft, flow, Some(place));
         tokio::spawn(drive::run(inner.clone(), body));
         Ok(Session::new(inner))
     }

@@ -126,9 +126,10 @@ impl Config {
     }
 }
 
-/// Variant of the protocol.
+/// Variant of the protocol, which the upgrade token of a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Draft {
+#[non_exhaustive]
+pub enum Draft {
     /// The current draft, whose upgrade token is its own.
     Current,
     /// Drafts 02 to 14, as far as they have the same format: what browsers speak.
@@ -136,7 +137,8 @@ pub(crate) enum Draft {
 }
 
 impl Draft {
-    pub(crate) const fn token(self) -> &'static str {
+    /// Upgrade token of requests for sessions (`:protocol`).
+    pub const fn token(self) -> &'static str {
         match self {
             Self::Current => codes::TOKEN,
             Self::Earlier => codes::EARLIER_TOKEN,

@@ -12,7 +12,7 @@ use std::{
 
 use h3_quic::{Code, Datagrams, SessionStreams};
 
-use crate::{capsules::Violation, error::SessionEnd, flow::Flow, lock::lock, outgoing::Outgoing};
+use crate::{capsules::Violation, config::Draft, error::SessionEnd, flow::Flow, lock::lock, outgoing::Outgoing};
 
 /// Half of a stream that ends with its session.
 pub(crate) trait Half: Send + Sync {
@@ -68,6 +68,8 @@ pub(crate) struct Inner {
     pub(crate) outgoing: Outgoing,
     /// Application protocol that was agreed on.
     pub(crate) protocol: Option<String>,
+    /// Variant of the protocol that both ends speak.
+    pub(crate) draft: Draft,
     state: Mutex<State>,
 }
 
@@ -77,6 +79,7 @@ impl Inner {
         datagrams: Datagrams,
         outgoing: Outgoing,
         protocol: Option<String>,
+        draft: Draft,
         flow: Flow,
         place: Option<Place>,
     ) -> Arc<Self> {
@@ -84,7 +87,7 @@ impl Inner {
             streams.set_limits(limits);
         }
         let state = State { flow, end: None, is_draining: false, halves: BTreeMap::new(), waiting: Vec::new(), place };
-        Arc::new(Self { streams, datagrams, outgoing, protocol, state: Mutex::new(state) })
+        Arc::new(Self { streams, datagrams, outgoing, protocol, draft, state: Mutex::new(state) })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {

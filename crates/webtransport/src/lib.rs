@@ -47,7 +47,7 @@ pub use h3_quic as h3;
 
 pub use client::Client;
 pub use codes::{from_http3, to_http3};
-pub use config::{Config, Limits, Origins};
+pub use config::{Config, Draft, Limits, Origins};
 pub use error::{ConnectError, ConnectionFault, DatagramError, ReadError, SessionEnd, WriteError};
 pub use outgoing::{Aborted, SessionBody};
 pub use recv_stream::RecvStream;

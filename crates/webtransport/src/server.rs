@@ -84,6 +84,7 @@ pub struct SessionRequest<B = RequestBody> {
     body: B,
     streams: SessionStreams,
     datagrams: Datagrams,
+    draft: Draft,
     flow: Flow,
     protocols: Vec<String>,
 }
@@ -114,7 +115,7 @@ where
     /// # Panics
     /// When there is no such place. Must be called within a tokio runtime.
     pub fn accept(self, protocol: Option<usize>) -> (Session, Response<SessionBody>) {
-        let Self { head, body, streams, datagrams, flow, mut protocols } = self;
+        let Self { head, body, streams, datagrams, draft, flow, mut protocols } = self;
         let protocol = protocol.map(|at| protocols.swap_remove(at));
         let outgoing = Outgoing::default();
         let mut response = Response::new(SessionBody(Some(outgoing.clone())));
@@ -124,7 +125,7 @@ where
         if head.headers.contains_key(DRAFT02_REQUEST) {
             response.headers_mut().insert(DRAFT02_RESPONSE, HeaderValue::from_static("draft02"));
         }
-        let inner = Inner::new(streams, datagrams, outgoing, protocol, flow, None);
+        let inner = Inner::new(streams, datagrams, outgoing, protocol, draft, flow, None);
         tokio::spawn(drive::run(inner.clone(), body));
         (Session::new(inner), response)
     }
@@ -183,7 +184,7 @@ pub async fn receive<B>(mut request: Request<B>, config: &Config) -> Received<B>
         }
     }
     let protocols = protocols::available(&head.headers);
-    Received::Session(SessionRequest { head, body, streams, datagrams, flow, protocols })
+    Received::Session(SessionRequest { head, body, streams, datagrams, draft, flow, protocols })
 }
 
 /// Serves the sessions of a connection until it has ended; other requests are answered with 404. `drain` and `options` are those of

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use tiderace::Dir;
 
 use crate::{
+    config::Draft,
     error::{ConnectionFault, DatagramError, SessionEnd},
     inner::{Alive, Inner},
     peer_stream::PeerStream,
@@ -57,6 +58,11 @@ impl Session {
     /// The application protocol that was agreed on (draft-ietf-webtrans-http3 §3.3).
     pub fn protocol(&self) -> Option<&str> {
         self.inner().protocol.as_deref()
+    }
+
+    /// The variant of the protocol that both ends speak.
+    pub fn draft(&self) -> Draft {
+        self.inner().draft
     }
 
     /// Returns whether both ends declared flow control of sessions.

@@ -5,8 +5,8 @@ mod pair;
 use http::StatusCode;
 use pair::{Pair, ends, open, pair, request, serve, within};
 use tiderace_webtransport::{
-    Client, Config, ConnectError, ConnectionFault, Limits, Origins, ReadError, Session, SessionEnd, WriteError, h3,
-    server,
+    Client, Config, ConnectError, ConnectionFault, Draft, Limits, Origins, ReadError, Session, SessionEnd, WriteError,
+    h3, server,
 };
 
 /// Sends `data` on streams of both kinds and gets it back, whole.
@@ -70,6 +70,8 @@ async fn streams_and_datagrams_go_both_ways() {
         let Pair { ours, theirs, .. } = &pair(Config::default(), open(), resets_at, loss).await;
         assert!(ours.has_flow_control() && theirs.has_flow_control());
         assert_eq!(ours.id(), theirs.id());
+        let draft = if resets_at { Draft::Current } else { Draft::Earlier };
+        assert_eq!([ours.draft(), theirs.draft()], [draft; 2]);
         exchange(ours, theirs, &data).await;
         exchange(theirs, ours, &data).await;
         datagram(ours, theirs).await;
