@@ -161,7 +161,7 @@ class Session:
             self.peer.transmit()
             self.datagram_came.clear()
             try:
-                await asyncio.wait_for(self.datagram_came.wait(), 0.3)
+                await asyncio.wait_for(self.datagram_came.wait(), 1)
             except TimeoutError:
                 for index in sent - self.echoed:
                     self.peer.http.send_datagram(self.id, datagram(index))

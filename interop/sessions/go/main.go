@@ -281,7 +281,7 @@ func exchange(session *webtransport.Session, t *tally) error {
 			inFlight[next] = true
 			next++
 		}
-		ctx, cancel := context.WithTimeout(session.Context(), 300*time.Millisecond)
+		ctx, cancel := context.WithTimeout(session.Context(), time.Second)
 		payload, err := session.ReceiveDatagram(ctx)
 		cancel()
 		switch {

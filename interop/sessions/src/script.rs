@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Datagrams that have not come back and are not given up, at most.
 const DATAGRAMS_IN_FLIGHT: usize = 32;
 /// A datagram that has not come back by then is sent again.
-const DATAGRAM_IS_LATE: Duration = Duration::from_millis(300);
+const DATAGRAM_IS_LATE: Duration = Duration::from_secs(1);
 
 /// A session of some stack.
 pub trait Session: Clone + Send + Sync + 'static {
