@@ -110,12 +110,7 @@ impl Upgraded {
     pub(crate) async fn carry(self, entry: Entry) {
         let down = AtomicU64::new(0);
         let Self { client, capsules, back_end, place, memory } = self;
-        let wait = back_end.waiting();
-        let client = async {
-            let client = client.await.map_err(by_client)?;
-            ends::of_connection(Side::Client, client, &memory, wait)
-        };
-        let carried = match tokio::try_join!(client, back_end.open(&memory, 0)) {
+        let carried = match open_both(client, back_end, &memory).await {
             Ok((client, (reader, writer, datagrams))) => {
                 // Without datagrams, capsules are bytes like any others.
                 let datagrams = Both { client: None, back_end: datagrams.filter(|_| capsules) };
@@ -128,6 +123,26 @@ impl Upgraded {
         }
         drop(place);
         entry.end_tunnel(down.into_inner(), carried.err().as_ref());
+    }
+}
+
+/// Ends of a tunnel at a client and at a back end, and the back end's datagrams.
+type Ends = ((Reader, Writer), (Reader, Writer, Option<Datagrams>));
+
+/// Opens both ends. What a client leaves before its end is open does not look complete to the back end.
+async fn open_both(client: OnUpgrade, back_end: BackEnd, memory: &ConnectionBudget) -> Result<Ends, BodyError> {
+    let wait = back_end.waiting();
+    let client = async {
+        let client = client.await.map_err(by_client)?;
+        ends::of_connection(Side::Client, client, memory, wait)
+    };
+    match tokio::join!(client, back_end.open(memory, 0)) {
+        (Ok(client), Ok(back_end)) => Ok((client, back_end)),
+        (Err(error), Ok((_, to_back_end, _))) => {
+            to_back_end.abort("the client left before the tunnel was open".into());
+            Err(error)
+        }
+        (_, Err(error)) => Err(error),
     }
 }
 
@@ -207,4 +222,23 @@ fn of_content(error: &BodyError) -> BodyError {
 /// An error of the client's side of a tunnel.
 fn by_client(error: impl std::fmt::Display) -> BodyError {
     ErrorWithEnding::error(Ending::Cancelled, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use tiderace::ProcessBudget;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_that_leaves_before_its_tunnel_is_open_breaks_the_back_end_s_stream_off() {
+        let memory = ConnectionBudget::new(1 << 20, &ProcessBudget::default());
+        let (to, sent) = Channel::<bytes::Bytes, BodyError>::new(PARTS);
+        let stream = BackEndStream { to, from: full(""), datagrams: None };
+        // Nothing upgrades this request: as when its connection has gone.
+        let client = hyper::upgrade::on(Request::new(()));
+        let opened = open_both(client, BackEnd::Stream(Box::new(stream)), &memory).await;
+        assert_eq!(Ending::of_content(&opened.err().unwrap()), Ending::Cancelled);
+        assert!(sent.collect().await.is_err(), "the stream looks complete");
+    }
 }
