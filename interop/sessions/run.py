@@ -249,9 +249,11 @@ class Cell:
             self.wrong.append(f"close of {path}: {close}")
 
     def is_seen_below(self, code, reason, close):
-        """Whether the close came as that of the connection. A gateway does not pass that on: it resets the session."""
+        """Whether the close came as that of the connection. A gateway resets the session then, or the end of its connection comes first."""
         how = close["how"]
-        return "reset" in how if self.through else f"code {code}" in how and reason in how
+        if self.through:
+            return "reset the session" in how or "closed by the peer's application (code 256)" in how
+        return f"code {code}" in how and reason in how
 
     def line(self):
         way = f"{self.client} -> {'gateway -> ' if self.through else ''}{self.server}"

@@ -13,6 +13,9 @@ use super::{
 };
 
 const LIMIT: Duration = Duration::from_secs(3_600);
+/// Bytes that both ends of a cell compare, and datagrams.
+const BYTES_OF_CELL: f64 = 5_517_318.0;
+const DATAGRAMS_OF_CELL: f64 = 2_000.0;
 /// Checks of the pages.
 const CHECKS: f64 = 8.0;
 
@@ -43,6 +46,7 @@ pub(crate) fn cases() -> Vec<Case> {
             "CPU time that packets without encryption would save; needs an idle machine",
             speed::integrity,
         ),
+        case("peers", "WebTransport with stacks by others and Chromium, both roles, also through the gateway", peers),
         case("chromium", "a page in Chromium through the gateway; a miss where there is none", chromium),
     ]
 }
@@ -87,6 +91,32 @@ fn reloads(context: &Context) -> Result<Vec<Row>> {
 fn masque(context: &Context) -> Result<Vec<Row>> {
     let ended = test(context, "web-masque", "gateway", "masque::", &[])?;
     Ok(vec![failures(&ended, "failures of the tests of MASQUE")])
+}
+
+/// Runs `interop/sessions/run.py`. A peer that cannot be built here is a missing cell.
+fn peers(context: &Context) -> Result<Vec<Row>> {
+    let mut build = cargo(&context.root, ["build", "--locked", "--workspace", "--bin", "tiderace"]);
+    context.commands.run("web-peers-build", &mut build, LIMIT)?.ok()?;
+    let mut matrix = Command::new("python3");
+    matrix.arg(context.root.join("interop/sessions/run.py")).arg(context.commands.target().join("debug/tiderace"));
+    matrix.arg("--peers").arg(context.commands.target().join("peers"));
+    let ended = context.commands.run("web-peers", &mut matrix, LIMIT)?;
+    let values = measured(&ended.stdout);
+    let get = |what: &str| values.get(what).copied().with_context(|| format!("no `{what}`: {}", ended.reason()));
+    let cells = get("cells")?;
+    let (closes, defects) =
+        (get("closes with code and message")?, get("closes that a known defect of the peer prevents")?);
+    let seen: Vec<&str> = ended.stdout.lines().filter(|line| !line.starts_with("measured ")).collect();
+    Ok(vec![
+        Row::new("cells of client and server that are right", get("cells that are right")?, "", Target::Exactly(cells))
+            .detail(seen.join("\n")),
+        Row::new("bytes compared", get("bytes compared")?, "B", Target::Exactly(cells * BYTES_OF_CELL))
+            .detail("100 streams in each cell, of 5 bytes to 500 kB, compared by both ends"),
+        Row::new("datagrams compared", get("datagrams compared")?, "", Target::Exactly(cells * DATAGRAMS_OF_CELL))
+            .detail("1,000 in each cell, at the server and back at the client"),
+        Row::new("closes with code and message", closes, "", Target::Exactly(2.0 * cells - defects))
+            .detail(format!("one by each end in each cell; a known defect of the peer prevents {defects}")),
+    ])
 }
 
 fn chromium(context: &Context) -> Result<Vec<Row>> {
