@@ -98,7 +98,7 @@ pub enum Role {
         /// Certificate, PEM.
         #[arg(long)]
         cert: PathBuf,
-        /// Its key, PEM.
+        /// Key of the certificate, PEM.
         #[arg(long)]
         key: PathBuf,
     },
@@ -120,11 +120,11 @@ pub struct Close {
     pub code: Option<u32>,
     /// Message of the application.
     pub reason: String,
-    /// How the stack words the end.
+    /// Wording of the stack for the end.
     pub how: String,
 }
 
-/// What a peer reports of a session, one line each.
+/// Report of a peer on a session, one line each.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
     /// Path of the session.

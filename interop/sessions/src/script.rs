@@ -1,4 +1,4 @@
-//! What the client and the server of a session do, over any stack.
+//! Script of a session: streams, datagrams and closes of the client and of the server, over any stack.
 
 use std::{
     collections::BTreeSet,
@@ -11,7 +11,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 
 use crate::contract::{CLOSE_OF_CLIENT, CLOSE_OF_SERVER, Close, DATAGRAMS, Kind, Report, STREAMS, content, datagram};
 
-/// Everything of a session ends within this time.
+/// Time within which all of a session ends.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Datagrams that have not come back and are not given up, at most.
 const DATAGRAMS_IN_FLIGHT: usize = 32;
@@ -49,7 +49,7 @@ pub trait Session: Clone + Send + Sync + 'static {
     fn draft(&self) -> Option<String>;
 }
 
-/// What has come of a session.
+/// Streams and datagrams that have come in a session.
 #[derive(Default)]
 struct Tally {
     report: Mutex<(Report, BTreeSet<(u8, u32)>)>,
