@@ -121,10 +121,8 @@ impl Held<'_> {
         let mut of_acks = 0;
         if records as u64 >= OWN_STEP {
             let in_flight: u64 = self.paths.bytes_in_flight();
-            let ours = OWN_STEP + RECORDS_PER_BYTE * in_flight;
-            if records as u64 > ours {
-                of_acks = memory as u64 - ours;
-            }
+            // Room in the rings that is not in use is left from packets in flight before, and ours.
+            of_acks = (records as u64).saturating_sub(OWN_STEP + RECORDS_PER_BYTE * in_flight);
         }
         let streams = &self.sources.streams;
         (streams.unacknowledged_bytes() + streams.own_memory() + memory as u64 - of_acks, of_acks)

@@ -151,6 +151,7 @@ pub(super) fn detect_losses<P: Paths + ?Sized>(
     }
     ledger.expire_losses(memory);
     let largest_of_all = ledger.largest_acked();
+    let held_up_by = ledger.held_up_by();
 
     let mut from = 0;
     while let Some(pn) = ledger.next_outstanding(from) {
@@ -160,7 +161,12 @@ pub(super) fn detect_losses<P: Paths + ?Sized>(
             ledger.declare_lost(pn, None, |frame| out.frame(Verdict::Lost, frame));
             continue;
         };
-        match recovery.judge(space, pn, &entry, largest_of_all, |largest| ledger.skipped_between(pn, largest), now) {
+        let judgement = if held_up_by == Some(entry.path) && ledger.is_far_behind(pn) {
+            Judgement::Lost(LossTrigger::ReorderingThreshold)
+        } else {
+            recovery.judge(space, pn, &entry, largest_of_all, |largest| ledger.skipped_between(pn, largest), now)
+        };
+        match judgement {
             // On one path, packets sent later are judged no worse: the rest is not looked at.
             Judgement::Keep if ledger.is_one_path() => break,
             Judgement::Keep | Judgement::Ignore => {}

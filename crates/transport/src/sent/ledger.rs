@@ -16,6 +16,9 @@ use crate::range_set::RangeSet;
 /// them, so without a limit an endpoint that only receives would remember all it ever sent.
 const MAX_NON_ELICITING: usize = 64;
 
+/// Packets with a verdict whose records wait, at most, for packets of a path that is not in use.
+const MAX_WAITING: u64 = 1_024;
+
 /// Distance below the oldest packet in the ledger up to which a skipped packet number is remembered, in packets.
 const SKIPPED_MEMORY: u64 = 512;
 
@@ -211,6 +214,22 @@ impl Ledger {
         let forgotten = (entry.path, entry.size);
         self.outstanding.remove_range(pn, pn);
         Some(forgotten)
+    }
+
+    /// Path of the oldest packet without a verdict, when it is not the path of the last packet and too many records wait for it: a slow
+    /// path that was left for a fast one, or one that never answered, has a long probe timeout.
+    pub(crate) fn held_up_by(&self) -> Option<PathIndex> {
+        if self.entries.len() as u64 <= MAX_WAITING {
+            return None;
+        }
+        let path = self.entry(self.outstanding.min()?)?.path;
+        let open: u64 = self.outstanding.iter().map(|range| range.end() - range.start() + 1).sum();
+        (path != self.last_path && self.entries.len() as u64 - open > MAX_WAITING).then_some(path)
+    }
+
+    /// Returns whether packets so much newer than `pn` were acknowledged that no delay of another path explains it.
+    pub(crate) fn is_far_behind(&self, pn: u64) -> bool {
+        self.largest_acked.is_some_and(|largest| largest > pn + MAX_WAITING)
     }
 
     /// Index that the first record of the packet being built has.

@@ -24,6 +24,7 @@ mod post_quantum;
 mod qlog;
 mod rebinding;
 mod receive_times;
+mod records;
 mod reset_at;
 #[path = "../support/qlog_schema.rs"]
 mod schema;
