@@ -248,6 +248,8 @@ fn machines(given: &[Machine]) -> Result<Vec<ResolvedMachine>, Fault> {
         let at = |key| [Key("machine"), Number(number), Key(key)];
         let server_id: ServerId = machine.server_id.parse().map_err(|error| with_hint(&at("server-id"), error))?;
         let address = machine.address.parse::<SocketAddr>().ok().filter(|address| address.port() != 0);
+        // One address may be written in two ways.
+        let address = address.map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()));
         let Some(address) = address else {
             let message =
                 format!("expected an IP address with a port as in `10.0.0.1:443`, found `{}`", machine.address);
@@ -264,7 +266,9 @@ fn machines(given: &[Machine]) -> Result<Vec<ResolvedMachine>, Fault> {
             return Err(Fault::new(&at("server-id"), message).hint("connections of one would end at the other"));
         }
         if let Some(other) = all.iter().position(|other| other.address == address) {
-            return Err(Fault::new(&at("address"), format!("machine {} has the same address", other + 1)));
+            return Err(Fault::new(&at("address"), format!("machine {} has the same address", other + 1)).hint(
+                "list a machine once; to give it another server ID, drain and restart it, or give its new process another address",
+            ));
         }
         all.push(ResolvedMachine { server_id, address, drains: machine.drain });
     }
@@ -381,6 +385,7 @@ mod tests {
             (GOOD.to_owned() + &machine("0a", "10.0.0.2:443"), Some(8), "expected 2 bytes"),
             (GOOD.to_owned() + &machine("0A01", "10.0.0.2:443"), Some(8), "machine 1 has the same server ID"),
             (GOOD.to_owned() + &machine("0a02", "10.0.0.1:443"), Some(9), "machine 1 has the same address"),
+            (GOOD.to_owned() + &machine("0a02", "[::ffff:10.0.0.1]:443"), Some(9), "machine 1 has the same address"),
             (GOOD.to_owned() + "[[connection-ids]]\nkey = \"lb.key\"\n", Some(7), "another configuration has the ID 0"),
             (GOOD.to_owned() + "[[connection-ids]]\nconfig-id = 1\n", Some(7), "in the clear"),
             (GOOD.to_owned() + "[[connection-ids]]\nconfig-id = 7\nkey = \"lb.key\"\n", Some(8), "expected 0 to 6"),
