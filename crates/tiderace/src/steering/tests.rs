@@ -69,13 +69,19 @@ impl Chain {
 
     /// The same, with the sockets of the older one `off` places of generations too far.
     fn take_over_with(&mut self, off: u8) {
+        let old = self.last();
+        let table = old.steering_table().unwrap().try_clone_to_owned().unwrap();
+        old.steering.table.as_ref().unwrap().off.store(off, Ordering::Relaxed);
+        self.take_over_by(KernelSteering::Adopt(table));
+    }
+
+    /// The same, by an endpoint that steers like this.
+    fn take_over_by(&mut self, steering: KernelSteering) {
         let number = u8::try_from(self.endpoints.len()).unwrap();
         let old = self.last().clone();
         let sockets = old.sockets().iter().map(|socket| socket.try_clone().unwrap()).collect();
-        let table = old.steering_table().unwrap().try_clone_to_owned().unwrap();
-        let new = Endpoint::take_over(sockets, self.options(number, KernelSteering::Adopt(table))).unwrap();
+        let new = Endpoint::take_over(sockets, self.options(number, steering)).unwrap();
         self.siblings.push(Arc::new(Sibling { generation: number - 1, shards: old.open_inbox().unwrap() }));
-        old.steering.table.as_ref().unwrap().off.store(off, Ordering::Relaxed);
         old.steer_own(true).unwrap();
         old.set_reading(false);
         old.set_server_config(None);
@@ -192,4 +198,36 @@ async fn a_socket_at_the_wrong_place_costs_no_connection() {
     assert!(second.sibling_sent > 0 && second.sibling_dropped == 0, "{second:?}");
     assert_eq!(chain.resets(), 0);
     assert!(of_first.close_reason().is_none() && of_second.close_reason().is_none());
+}
+
+/// A program without steering hands no table on; the one after it meets the program and the sockets of the first.
+#[tokio::test]
+async fn a_program_without_steering_in_between_costs_no_connection() {
+    for workers in [1, 3] {
+        let Some(mut chain) = Chain::start(workers) else { return };
+        let mut connections = Vec::new();
+        let join = async |chain: &Chain, connections: &mut Vec<_>| {
+            for _ in 0..2 {
+                connections.push((u8::try_from(chain.endpoints.len() - 1).unwrap(), chain.connect().await));
+            }
+            for (of, (endpoint, connection)) in connections {
+                assert_eq!(ask(connection).await, *of);
+                endpoint.rebind(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+                assert_eq!(ask(connection).await, *of);
+            }
+        };
+        join(&chain, &mut connections).await;
+        for steering in [KernelSteering::Off, KernelSteering::Load, KernelSteering::Load] {
+            chain.take_over_by(steering);
+            join(&chain, &mut connections).await;
+        }
+        let fault = chain.last().steering_fault().map(str::to_owned);
+        println!("measured steering after the chain, {workers} workers: {fault:?}");
+        // A socket is in one table, and that of the first program lives as long as its sockets.
+        assert!(fault.is_some_and(|fault| fault.contains("the system does not take it")));
+        assert!(chain.endpoints[0].socket_stats().steered > 0, "the first program goes on");
+        let of_last = chain.last().socket_stats();
+        assert!(of_last.sibling_sent > 0 && of_last.sibling_dropped == 0, "{of_last:?}");
+        assert!(connections.iter().all(|(_, (_, connection))| connection.close_reason().is_none()));
+    }
 }
