@@ -217,3 +217,92 @@ async fn an_upgrade_of_the_machine_that_forwards_keeps_the_connection() {
     assert!(got == large(), "{} bytes", got.len());
     assert!(count(&farm.status(2), "forwarded") > 0 && connection.close_reason().is_none());
 }
+
+/// Settings of connection IDs: number, and length of the nonce.
+type Form = (u8, u8);
+
+/// Lets a machine make IDs of one form and read others. The command that makes it take the new configuration is `act`.
+fn form(farm: &Farm, machine: usize, made: Form, read: &[Form], act: &str) -> std::process::Output {
+    let file = &farm.machines[machine - 1].file;
+    let text = std::fs::read_to_string(file).unwrap();
+    let (before, rest) = text.split_once("[load-balancer]\n").unwrap();
+    let (_, machines) = rest.split_once("[[load-balancer.machine]]").unwrap();
+    let machines = machines.split("[[load-balancer.connection-ids]]").next().unwrap();
+    let (machines, _) = machines.split_once("[[route]]").unwrap_or((machines, ""));
+    let (_, route) = rest.split_once("[[route]]").unwrap();
+    let settings = |(id, nonce): Form| format!("config-id = {id}\nnonce-length = {nonce}\nkey = \"lb-{id}.key\"\n");
+    let read: String =
+        read.iter().map(|form| format!("[[load-balancer.connection-ids]]\n{}", settings(*form))).collect();
+    let id = crate::farm::server_id(machine);
+    let text = format!(
+        "{before}[load-balancer]\nserver-id = \"{id}\"\n{}[[load-balancer.machine]]{machines}{read}[[route]]{route}",
+        settings(made)
+    );
+    std::fs::write(file, text).unwrap();
+    edge(act, file).output().unwrap()
+}
+
+fn accepted(output: &std::process::Output) -> String {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_reach_their_machine_while_keys_and_lengths_of_ids_change() {
+    const FIRST: Form = (0, 14);
+    const SECOND: Form = (1, 14);
+    const THIRD: Form = (2, 9);
+    let mut farm = Farm::new("forms", 2);
+    std::fs::copy(farm.folder.0.join("lb.key"), farm.folder.0.join("lb-0.key")).unwrap();
+    (1..=2).for_each(|number| crate::farm::key(&farm.folder.0.join(format!("lb-{number}.key"))));
+    farm.tell(1, &[(2, 2)]);
+    farm.tell(2, &[(1, 1)]);
+    let mut clients = Vec::new();
+    let join = async |farm: &Farm, clients: &mut Vec<_>, at: usize| {
+        let nat = Nat::rerouting(vec![address(farm, at), address(farm, 3 - at)]).await;
+        let (endpoint, connection) = farm.site_at(nat.address).quic().await;
+        let mut h3 = h3_quic::client::begin(connection.clone()).await.unwrap();
+        assert_eq!(machine(&mut h3).await, at);
+        clients.push((at, nat, endpoint, connection, h3));
+    };
+    for at in [1, 2] {
+        join(&farm, &mut clients, at).await;
+    }
+    // The machine that is asked changes with each request.
+    macro_rules! ask {
+        ($when:expr) => {
+            for (at, nat, _, connection, h3) in &mut clients {
+                for _ in 0..3 {
+                    nat.rebind.send(()).await.unwrap();
+                    assert_eq!(machine(h3).await, *at, "{}", $when);
+                }
+                assert!(connection.close_reason().is_none(), "{}", $when);
+            }
+        };
+    }
+    let refused = form(&farm, 1, SECOND, &[FIRST], "reload");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && said.contains("[[load-balancer.connection-ids]]"), "{said}");
+    for at in [1, 2] {
+        accepted(&form(&farm, at, FIRST, &[SECOND], "reload"));
+    }
+    ask!("both read the second key");
+    accepted(&form(&farm, 1, SECOND, &[FIRST, THIRD], "reload"));
+    join(&farm, &mut clients, 1).await;
+    ask!("the first machine makes IDs with the second key, the other one with the first");
+    accepted(&form(&farm, 2, SECOND, &[FIRST, THIRD], "reload"));
+    join(&farm, &mut clients, 2).await;
+    ask!("both make IDs with the second key");
+    let refused = form(&farm, 1, THIRD, &[FIRST, SECOND], "reload");
+    assert_eq!(refused.status.code(), Some(2), "another length");
+    let text = accepted(&form(&farm, 1, THIRD, &[FIRST, SECOND], "upgrade"));
+    farm.pids.push(text.split_once("(PID ").unwrap().1.split_once(')').unwrap().0.parse().unwrap());
+    join(&farm, &mut clients, 1).await;
+    ask!("a newer process makes IDs of another length");
+    for at in [1, 2] {
+        let status = farm.status(at);
+        assert!(count(&status, "forwarded") > 0, "{status}");
+        assert_eq!(dropped(&status, "again"), 0, "{status}");
+    }
+}

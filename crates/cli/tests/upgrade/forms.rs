@@ -103,6 +103,9 @@ async fn connections_outlive_upgrades_to_ids_of_another_form() {
     let of_each: Vec<u64> =
         status["processes"].as_array().unwrap().iter().map(|one| one["connections"].as_u64().unwrap()).collect();
     assert_eq!(of_each, [1, 1, 1], "each client is where it was: {status}");
+    let steering = &status["kernel_steering"];
+    assert_eq!(steering["reason"], "connection IDs do not show the process in the clear", "{status}");
+    assert!(steering["forwarded"].as_u64().unwrap() > 0, "encrypted IDs are read in user space: {status}");
     // The newest process resets connections of the oldest one, whose IDs it reads.
     signal(fleet.first_id(), "KILL");
     fleet.wait_for_end(fleet.first_id());

@@ -11,8 +11,9 @@ use tiderace::{
 };
 
 use super::{
-    Config, Many, OtherMachine, Size,
+    Config, Many, OtherMachine, ReadConnectionIds, Size,
     read::{ConfigCause, Fault, Step::Key},
+    read_ids,
     section::section,
 };
 use crate::connection_id_key::{self, KeyFileError};
@@ -22,7 +23,8 @@ pub(crate) const ONE_BLOCK: usize = 16;
 
 section! {
     /// `[load-balancer]`: several machines serve one address, behind load balancers such as `tiderace balance`. A reload
-    /// changes `key` together with `config-id`, an upgrade `server-id` and `nonce-length` too, both where no machine is listed.
+    /// changes `key` together with `config-id`, an upgrade `server-id` and `nonce-length` too. Where machines are listed, the new configuration
+    /// has to be read before, and `server-id` stays.
     pub struct LoadBalancer {
         /// Server ID of this machine in connection IDs (QUIC-LB), in hexadecimal digits as in `0a01`: 1 to 11 bytes. No two machines have
         /// the same one, and all have as many bytes. Empty: load balancers cannot find this machine by connection IDs.
@@ -41,6 +43,8 @@ section! {
         /// Other machines, to which packets of their connections are forwarded when they arrive here.
         #[serde(rename = "machine")]
         machines: Vec<OtherMachine> = Vec::new(),
+        /// Further configurations of connection IDs that are read, of other machines and of later IDs of this one.
+        connection_ids: Vec<ReadConnectionIds> = Vec::new(),
         /// Bytes per second that are forwarded to other machines, all together. Further packets are dropped.
         forward_rate: Size = Size(128 << 20),
     }
@@ -67,8 +71,17 @@ impl LoadBalancer {
         Ok(self.with_key(key).ok())
     }
 
+    /// Checks the form of connection IDs. An error is that of a setting, with the advice on its second line.
+    pub(super) fn check_form(&self) -> Result<(), (&'static str, String)> {
+        self.form([0; 16]).map(drop)
+    }
+
     fn with_key(&self, key: [u8; 16]) -> Result<RoutableConfig, Fault> {
-        let server_id = self.server_id.parse::<ServerId>().map_err(|error| fault("server-id", error))?;
+        self.form(key).map_err(|(key, error)| fault(key, error))
+    }
+
+    fn form(&self, key: [u8; 16]) -> Result<RoutableConfig, (&'static str, String)> {
+        let server_id = self.server_id.parse::<ServerId>().map_err(|error| ("server-id", error.to_string()))?;
         let server_id_len = server_id.as_slice().len();
         let parameters = QuicLbParameters {
             config_id: self.config_id,
@@ -84,7 +97,7 @@ impl LoadBalancer {
                 _ if self.nonce_length == 0 => "server-id",
                 _ => "nonce-length",
             };
-            fault(key, error)
+            (key, error.to_string())
         })?;
         Ok(config)
     }
@@ -108,6 +121,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
             return Err(fault("networks", message).hint("name the networks of your load balancers alone"));
         }
     }
+    read_ids::check(section)?;
     if section.server_id.is_empty() {
         let given = [
             ("config-id", section.config_id != 0),
@@ -136,6 +150,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
 
 /// Checks the key.
 pub(super) fn check_files(config: &Config) -> Result<(), Fault> {
+    read_ids::check_files(&config.load_balancer)?;
     config.load_balancer.routable().map(drop).map_err(|error| {
         let hint = error.hint();
         let at = [Key("load-balancer"), Key("key")];

@@ -1,7 +1,7 @@
 //! Configuration file: settings, and their checks.
 //!
 //! `section` declares, `human` has the values, `address` those that are addresses, `read` goes from text to [`Config`] and says where it stumbles, `check` finds what
-//! only shows in combination, `clients` has what concerns clients, `machine` what concerns load balancers in front, `other_machines` the machines beside this one, `signer` private keys on another machine, `examine` what only shows on a machine, `proxy` and `ip_proxy` do both for the proxy of a route, `webtransport` for its sessions, and `site` for what a site does with its answers, `reference`
+//! only shows in combination, `clients` has what concerns clients, `machine` what concerns load balancers in front, `other_machines` the machines beside this one, `read_ids` the connection IDs that those make, `signer` private keys on another machine, `examine` what only shows on a machine, `proxy` and `ip_proxy` do both for the proxy of a route, `webtransport` for its sessions, and `site` for what a site does with its answers, `reference`
 //! prints the page of documentation and `schema` what other programs read.
 
 mod address;
@@ -15,6 +15,7 @@ mod machine;
 mod other_machines;
 mod proxy;
 pub(crate) mod read;
+mod read_ids;
 pub mod reference;
 pub(crate) mod schema;
 pub(crate) mod section;
@@ -39,6 +40,7 @@ pub use self::{
     other_machines::OtherMachine,
     proxy::Proxy,
     read::{ConfigCause, ConfigError, load, parse},
+    read_ids::ReadConnectionIds,
     schema::schema,
     signer::Signer,
     site::{Compression, HeaderRules},

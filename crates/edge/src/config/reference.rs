@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{
     Acme, Admin, BackEndTls, BasicAuth, Capture, Certificate, ClientCertificates, Compression, Config, Cors, Files,
     HeaderRules, Health, Http3, IpProxy, Keys, Limits, LoadBalancer, Log, Metrics, OtherMachine, Policy, Proxy,
-    RateLimit, Route, Signer, Sticky, Stream, Transport, TrustedProxies, Upgrade, WebTransport,
+    RateLimit, ReadConnectionIds, Route, Signer, Sticky, Stream, Transport, TrustedProxies, Upgrade, WebTransport,
     section::{Section, file_name},
 };
 
@@ -31,6 +31,7 @@ pub fn markdown() -> String {
     section::<TrustedProxies>(&mut page, "[trusted-proxies]");
     section::<LoadBalancer>(&mut page, "[load-balancer]");
     section::<OtherMachine>(&mut page, "[[load-balancer.machine]]");
+    section::<ReadConnectionIds>(&mut page, "[[load-balancer.connection-ids]]");
     section::<RateLimit>(&mut page, "[rate-limit], [route.rate-limit]");
     section::<Limits>(&mut page, "[limits]");
     section::<Keys>(&mut page, "[keys]");

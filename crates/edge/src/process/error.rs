@@ -100,8 +100,9 @@ impl ProcessError {
             Self::Refused { fault, .. } => fault.hint.clone(),
             Self::Upgrade(error) => error.hint(),
             Self::Routable => {
-                Some("a reload changes `key` together with `config-id`, an upgrade `server-id` and `nonce-length` too, both without \
-                      `[[load-balancer.machine]]`; else drain this machine at the load balancers, restart its service, and let it serve again".to_owned())
+                Some("a reload changes `key` together with `config-id`, an upgrade `server-id` and `nonce-length` too; where `[[load-balancer.machine]]` \
+                      is set, list the new ones in `[[load-balancer.connection-ids]]` of all machines and reload these before, and keep \
+                      `server-id`; else drain this machine at the load balancers, restart its service, and let it serve again".to_owned())
             }
             Self::Listen { .. }
             | Self::Workers(_)

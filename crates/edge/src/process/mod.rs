@@ -36,7 +36,7 @@ use crate::{
     },
     ending::Ending,
     generation::{Generation, PersistentState, Shared},
-    id_rotation::{IdChange, IdRotation},
+    id_rotation::{IdChange, IdRotation, IdSettings},
     memory,
     metrics::{Metrics, ReasonLabel},
     observe::Logs,
@@ -116,15 +116,14 @@ impl Process {
         let workers = workers.map_err(ProcessError::Workers)?;
         let metrics = Arc::new(Metrics::default());
         let memory = config.limits.memory.0;
-        let routable = config.load_balancer.routable().map_err(SetupError::from)?;
+        let ids = IdSettings::new(&config.load_balancer).map_err(SetupError::from)?;
         let rotation = match &taken {
             Some(taken) => {
-                let others = taken.read_by_others || !config.load_balancer.machines.is_empty();
                 let before = taken.routable_before.clone();
-                let rotation = IdRotation::of_newer_process(taken.routable, before, routable, others);
+                let rotation = IdRotation::of_newer_process(taken.routable, before, ids, taken.read_by_others);
                 rotation.ok_or(ProcessError::Routable)?
             }
-            None => IdRotation::new(routable, Vec::new()),
+            None => IdRotation::new(ids),
         };
         let mut persistent = match &taken {
             Some(taken) => PersistentState::with(taken.ring.clone(), taken.id_generation, memory),
@@ -205,9 +204,9 @@ impl Process {
         }
         let before = self.shared.current();
         let persistent = &self.shared.persistent;
-        let routable = config.load_balancer.routable().map_err(SetupError::from)?;
-        let ids = persistent.routable.judge(routable, &before.config.load_balancer, &config.load_balancer);
-        if ids == IdChange::Refused {
+        let ids = IdSettings::new(&config.load_balancer).map_err(SetupError::from)?;
+        let change = persistent.routable.judge(&ids, !before.config.load_balancer.machines.is_empty());
+        if change == IdChange::Refused {
             return Err(ProcessError::Routable);
         }
         let keys = persistent.ring.keys();
@@ -224,7 +223,10 @@ impl Process {
         let opened = opened.inspect_err(|_| self.note_addresses())?;
         let next = self.shared.replace(next);
         self.listeners.adopt(opened, &next, &self.siblings);
-        self.renew_ids(ids, persistent.ring.keys() != keys);
+        if change != IdChange::None {
+            persistent.routable.apply(ids);
+        }
+        self.renew_ids(change, persistent.ring.keys() != keys);
         self.note_addresses();
         tracing::info!("configuration {} is in use", next.number);
         Ok(next.number)
@@ -233,15 +235,12 @@ impl Process {
     /// Lets connections replace their connection IDs after a reload that has changed what these are made with.
     fn renew_ids(&self, ids: IdChange, has_new_ring: bool) {
         let persistent = &self.shared.persistent;
-        let older = if let IdChange::Rotated(next) = ids {
-            persistent.routable.rotate(next);
-            persistent.routable.older()
-        } else {
-            Vec::new()
-        };
+        // One generator makes IDs and reads them, so it is replaced when others are read, too.
+        let made = persistent.routable.current().filter(|_| ids != IdChange::None);
+        let older = persistent.routable.older();
         for (address, listener) in self.listeners.secure().iter() {
-            if let IdChange::Rotated(next) = ids
-                && let Err(error) = listener.endpoint().rotate_ids(next, &older, persistent.id_generation)
+            if let Some(made) = made
+                && let Err(error) = listener.endpoint().rotate_ids(made, &older, persistent.id_generation)
             {
                 tracing::error!("{address}: connection IDs stay what they were: {error}");
             } else if has_new_ring {

@@ -23,6 +23,7 @@ impl Config {
         let clients = self.client_certificates.as_mut().map(|clients| &mut clients.roots);
         let certificates = self.certificates.iter_mut().flat_map(|c| [&mut c.certificate, &mut c.key]);
         let signer = self.signer.iter_mut().flat_map(|s| [&mut s.roots, &mut s.certificate, &mut s.key]);
+        let read_ids = self.load_balancer.connection_ids.iter_mut().map(|ids| &mut ids.key);
         let own = [
             &mut self.certificate,
             &mut self.key,
@@ -33,7 +34,7 @@ impl Config {
             &mut self.acme.folder,
             &mut self.acme.roots,
         ];
-        let paths = own.into_iter().chain(certificates).chain(clients).chain(signer);
+        let paths = own.into_iter().chain(certificates).chain(clients).chain(signer).chain(read_ids);
         let files = self.routes.iter_mut().flat_map(|route| {
             let tokens = route.proxy.as_mut().map(|proxy| &mut proxy.tokens);
             let ip_tokens = route.ip_proxy.as_mut().map(|proxy| &mut proxy.tokens);
