@@ -133,7 +133,7 @@ impl Course {
                 })
                 .unwrap();
             }
-            for node in 0..2 {
+            for (node, most) in most.iter_mut().enumerate() {
                 let records = sim.with_node(node, |_, host| {
                     let Some(connection) = host.app.connection(&mut host.endpoint) else { return 0 };
                     for _ in 0..self.rate {
@@ -142,7 +142,7 @@ impl Course {
                     }
                     connection.records_memory()
                 });
-                most[node] = records.unwrap().max(most[node]);
+                *most = records.unwrap().max(*most);
             }
             let _ = sim.run_until(now).unwrap();
         }
@@ -175,11 +175,11 @@ fn records_do_not_outlive_the_paths_of_their_packets() {
     ] {
         let course = Course { delays: [20 * MS, 20 * MS], rate: 1, every, millis: 60_000, moves };
         let Outcome { sim, most } = course.run();
-        for node in 0..2 {
+        for (node, most) in most.into_iter().enumerate() {
             let app = &sim.node(node).app;
             assert_eq!(app.closed, None, "{name}, {node}");
             assert!(app.received > 100, "{name}, {node}: {}", app.received);
-            assert!(most[node] < 64 << 10, "{name}, {node}: {} bytes of records", most[node]);
+            assert!(most < 64 << 10, "{name}, {node}: {most} bytes of records");
         }
     }
 }
