@@ -187,6 +187,37 @@ figures! {
     mtu: Gauge, Bytes, "largest UDP payload sent on the path in use";
 }
 
+macro_rules! counts {
+    ($($name:ident),* $(,)?) => {
+        /// Figures that a connection counts itself. All others are read from its parts when they are asked for, and take no memory in it.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub(crate) struct Counts {
+            $(pub(crate) $name: u64,)*
+        }
+
+        impl Counts {
+            /// The figures so far; 0 for those that are not counted here.
+            pub(crate) fn stats(&self) -> Stats {
+                Stats { $($name: self.$name,)* ..Stats::default() }
+            }
+        }
+    };
+}
+
+counts! {
+    datagrams_sent, datagrams_received, bytes_sent, bytes_received, header_bytes_sent, ack_bytes_sent, crypto_bytes_sent,
+    control_bytes_sent, probe_bytes_sent, padding_bytes_sent, bytes_unsealed, packet_bytes_received, duplicate_bytes_received,
+    undecryptable_bytes_received, unknown_address_bytes_received, unopened_bytes_received, unsealed_bytes_received,
+    ignored_bytes_received, closing_bytes_received, packets_sent, packets_received, packets_duplicate, packets_undecryptable,
+    packets_buffered, packets_acked, packets_lost, bytes_lost, packets_lost_randomly, packets_lost_spuriously,
+    loss_detection_time, congestion_events, persistent_congestion, probe_timeouts, silence_pings, ack_frames_sent,
+    ack_frames_received, ack_only_packets_sent, ack_only_packets_received, ack_requests_sent, ack_requests_received,
+    immediate_acks_asked, immediate_acks_received, receive_times_received, stream_bytes_received, fec_header_bytes_sent,
+    handshake_time, resumed, early_data_offered, early_data_accepted, early_data_refused, early_packets_sent,
+    early_packets_received, early_bytes_sent, early_bytes_received, key_updates, ecn_failures, ecn_confirmed, ecn_ce_marks,
+    path_changes, path_failures, mtu_probes_sent, mtu_probes_lost, mtu_black_holes,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,7 +17,7 @@ use wire::Dir;
 
 const CONNECTIONS: u16 = 200;
 /// Largest memory of an idle connection, in bytes.
-const LIMIT: usize = 11 * 1024;
+const LIMIT: usize = 10 * 1024;
 /// Charge of a connection during its handshake, in bytes.
 const IN_HANDSHAKE: usize = 32 * 1024;
 /// Smallest plausible memory of a connection, in bytes: a broken count must not pass.

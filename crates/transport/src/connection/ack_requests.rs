@@ -15,7 +15,7 @@ use crate::{
     error::{Code, TransportError},
     profile::Profile,
     sent::ControlFrame,
-    stats::Stats,
+    stats::Counts,
 };
 
 impl FrameSource for AckRequests {
@@ -62,7 +62,7 @@ fn frame(sequence: u64, request: &Request) -> Frame<'static> {
 }
 
 /// Asks the peer to acknowledge the packet at once.
-pub(super) fn write_immediate_ack(stats: &mut Stats, w: &mut Writer<'_>) {
+pub(super) fn write_immediate_ack(stats: &mut Counts, w: &mut Writer<'_>) {
     if w.remaining() > 0 {
         let before = w.position();
         Frame::ImmediateAck.encode(w);

@@ -35,7 +35,7 @@ use crate::{
     path::{AmplificationLimit, EcnMarks, Path, Paths, Spin},
     profile::Profile,
     recovery::Recovery,
-    stats::Stats,
+    stats::Counts,
     streams::Streams,
     timers::{Timer, Timers},
 };
@@ -212,7 +212,7 @@ impl Beginning {
             silence: Silence::default(),
             memory: Memory::new(&profile, &setup.memory),
             events: Events::default(),
-            stats: Stats::default(),
+            stats: Counts::default(),
             observation: Observation::default(),
             profile,
         };

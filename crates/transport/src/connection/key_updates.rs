@@ -7,7 +7,7 @@ use crate::{
     error::TransportError,
     keys::{KeyUpdatePolicy, Keys},
     observe::Initiator,
-    stats::Stats,
+    stats::Counts,
 };
 
 /// Owns when the keys are updated, and the error of a packet that they could not seal.
@@ -26,13 +26,13 @@ pub(super) struct KeyUpdates {
 impl KeyUpdates {
     pub(super) fn new(policy: KeyUpdatePolicy) -> Self {
         let mut updates = Self { policy, packets: 0, bytes: 0, wanted: false, seal_error: None };
-        updates.restart(&Stats::default());
+        updates.restart(&Counts::default());
         updates
     }
 
     /// Returns whether the keys have been used enough. Asked once for each batch.
     #[inline]
-    pub(super) fn is_due(&self, stats: &Stats) -> bool {
+    pub(super) fn is_due(&self, stats: &Counts) -> bool {
         stats.packets_sent >= self.packets || stats.bytes_sent >= self.bytes
     }
 
@@ -40,7 +40,7 @@ impl KeyUpdates {
     pub(super) fn try_update(
         &mut self,
         keys: &mut Keys,
-        stats: &mut Stats,
+        stats: &mut Counts,
         observation: &mut Observation,
         (now, pto, heard): (Instant, Duration, bool),
     ) {
@@ -57,7 +57,7 @@ impl KeyUpdates {
     pub(super) fn note(
         &mut self,
         keys: &Keys,
-        stats: &mut Stats,
+        stats: &mut Counts,
         observation: &mut Observation,
         now: Instant,
         by: Initiator,
@@ -71,7 +71,7 @@ impl KeyUpdates {
     }
 
     /// The keys are new, by the wish of either side.
-    pub(super) fn restart(&mut self, stats: &Stats) {
+    pub(super) fn restart(&mut self, stats: &Counts) {
         let after = |now: u64, span: Option<u64>| span.map_or(u64::MAX, |span| now.saturating_add(span.max(1)));
         self.packets = after(stats.packets_sent, self.policy.packets);
         self.bytes = after(stats.bytes_sent, self.policy.bytes);

@@ -18,7 +18,7 @@ use crate::{
     memory::{Charge, ConnectionBudget, ProcessBudget, ProcessCharge},
     path::Paths,
     profile::Profile,
-    stats::Stats,
+    stats::Counts,
     streams::{STREAM, StreamsConfig},
 };
 
@@ -103,7 +103,7 @@ pub(super) struct Held<'a> {
     pub(super) reception: &'a mut Reception,
     pub(super) spaces: &'a Spaces,
     pub(super) paths: &'a Paths,
-    pub(super) stats: &'a mut Stats,
+    pub(super) stats: &'a mut Counts,
 }
 
 impl Held<'_> {

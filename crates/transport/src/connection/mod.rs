@@ -75,7 +75,7 @@ use crate::{
     observe::Ending,
     path::Paths,
     profile::Profile,
-    stats::Stats,
+    stats::Counts,
     timers::{Timer, Timers},
     token::Tokens,
 };
@@ -130,7 +130,7 @@ pub struct Connection {
     /// Account of the memory that a peer makes this connection hold, in all layers.
     memory: Memory,
     events: Events,
-    stats: Stats,
+    stats: Counts,
     observation: Observation,
 }
 

@@ -14,7 +14,7 @@ use crate::{
     keys::{Keys, SealError},
     observe::{DatagramsEvent, PacketEvent, PacketSpace},
     sent::{Ledger, PathIndex, SentPacket},
-    stats::Stats,
+    stats::Counts,
     streams::{Streams, Tail},
     tls::Level,
     udp::Transmit,
@@ -71,7 +71,7 @@ impl OpenPacket {
     }
 
     /// Fills the packet up to `target`, where it does not reach that far.
-    pub(super) fn pad(&mut self, out: &mut [u8], target: usize, stats: &mut Stats) {
+    pub(super) fn pad(&mut self, out: &mut [u8], target: usize, stats: &mut Counts) {
         if self.end < target {
             debug_assert!(self.takes_padding(out), "padding would be read as data of the last frame");
             stats.padding_bytes_sent += (target - self.end) as u64;
@@ -100,7 +100,7 @@ impl OpenPacket {
 
     /// Enters what protects and names the packet into the books.
     #[inline]
-    pub(super) fn book_header(&self, stats: &mut Stats) {
+    pub(super) fn book_header(&self, stats: &mut Counts) {
         stats.header_bytes_sent += (self.pn_offset + self.pn_len - self.start + TAG_LEN) as u64;
     }
 
@@ -299,7 +299,7 @@ mod tests {
             symbol: 0,
             tail: None,
         };
-        packet.pad(&mut out, 30, &mut Stats::default());
+        packet.pad(&mut out, 30, &mut Counts::default());
         assert_eq!(packet.end, 30);
         out.split_off(end)
     }

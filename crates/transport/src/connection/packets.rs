@@ -26,7 +26,7 @@ use crate::{
     observe::Initiator,
     path::Paths,
     sent::PathIndex,
-    stats::Stats,
+    stats::Counts,
     streams::Streams,
     tls::{Level, TlsEvent},
 };
@@ -61,7 +61,7 @@ pub(super) struct SendContext<'a> {
     pub(super) ecn: Option<Ecn>,
     pub(super) paths: &'a mut Paths,
     pub(super) silence: &'a mut Silence,
-    pub(super) stats: &'a mut Stats,
+    pub(super) stats: &'a mut Counts,
     pub(super) observation: &'a mut Observation,
 }
 
@@ -87,7 +87,7 @@ impl OpenPacket {
 /// Pads the last of `open` packets where its datagram has to be of full size.
 // RFC 9000 §8.1 MUST-2, RFC 9000 §14.1 MUST-1, MUST-2, RFC 9001 §9.3 MUST-1: a client pads every datagram
 // with an Initial packet, a server those that elicit acknowledgements.
-fn expand(open: &mut [Option<OpenPacket>], side: Side, out: &mut [u8], stats: &mut Stats) {
+fn expand(open: &mut [Option<OpenPacket>], side: Side, out: &mut [u8], stats: &mut Counts) {
     let pads = |p: &OpenPacket| p.space == SpaceId::Initial && (side == Side::Client || p.ack_eliciting);
     if !open.iter().flatten().any(pads) {
         return;

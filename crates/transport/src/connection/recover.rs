@@ -20,7 +20,7 @@ use crate::{
     path::{Path, Paths},
     recovery::{self, AckOutcome, Deadline, EcnFeedback, OneWay, PathDirection, Progress, Reason},
     sent::{Ledger, PathIndex, SentFrame, Verdict},
-    stats::Stats,
+    stats::Counts,
     tls::Level,
 };
 
@@ -275,7 +275,7 @@ fn review_requests(requests: &mut AckRequests, path: &Path, now: Instant) {
 }
 
 /// Counts what an acknowledgement or a timeout brought.
-fn count_outcome(stats: &mut Stats, outcome: &AckOutcome) {
+fn count_outcome(stats: &mut Counts, outcome: &AckOutcome) {
     stats.packets_acked += outcome.acked_packets;
     stats.packets_lost += outcome.lost_packets;
     stats.bytes_lost += outcome.lost_bytes;
@@ -348,7 +348,7 @@ struct ReceiveTimes<'a> {
     active: PathIndex,
     one_way: &'a mut OneWay,
     observation: &'a mut Observation,
-    stats: &'a mut Stats,
+    stats: &'a mut Counts,
 }
 
 impl ReceiveTimes<'_> {

@@ -116,7 +116,7 @@ impl Connection {
 
     /// All figures at this moment.
     pub fn stats(&self) -> Stats {
-        let mut stats = self.stats;
+        let mut stats = self.stats.stats();
         report_path(self.paths.active(), &mut stats);
         stats.congestion_events += self.paths.congestion_events();
         self.packets.spaces.report(&mut stats);

@@ -15,7 +15,7 @@ use crate::{
     path::Path,
     profile::Profile,
     sent::Ledger,
-    stats::Stats,
+    stats::Counts,
     streams::{Streams, Tail},
     tls::Level,
 };
@@ -52,7 +52,7 @@ pub(super) struct PacketContext<'a> {
     pub(super) pn_len: usize,
     pub(super) ledger: &'a mut Ledger,
     pub(super) identity: &'a mut Identity,
-    pub(super) stats: &'a mut Stats,
+    pub(super) stats: &'a mut Counts,
 }
 
 impl Sources {

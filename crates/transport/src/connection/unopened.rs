@@ -7,7 +7,7 @@ use wire::Side;
 use super::{Connection, frames::Deferred, receive::Arrival, sources::Sources, spaces::SpaceId};
 use crate::{
     acks::Ecn, error::TransportError, keys::Keys, memory::ITEM_OVERHEAD, observe::DropReason, path::ArrivalPath,
-    stats::Stats, tls::Level,
+    stats::Counts, tls::Level,
 };
 
 /// Packets that wait for their keys. A server's whole first flight can overtake its first packet; more is an attack.
@@ -61,7 +61,7 @@ impl Reception {
     }
 
     /// Discards packets that wait for keys, except those that `keep` selects.
-    pub(super) fn give_up_unopened(&mut self, stats: &mut Stats, keep: impl Fn(&Unopened) -> bool) {
+    pub(super) fn give_up_unopened(&mut self, stats: &mut Counts, keep: impl Fn(&Unopened) -> bool) {
         let before = self.unopened_bytes();
         self.unopened.retain(keep);
         stats.unopened_bytes_received += (before - self.unopened_bytes()) as u64;
@@ -75,7 +75,7 @@ impl Reception {
     pub(super) fn deliver(
         &mut self,
         sources: &mut Sources,
-        stats: &mut Stats,
+        stats: &mut Counts,
         payload: &Bytes,
         buffer: usize,
     ) -> Result<(), TransportError> {

@@ -15,7 +15,7 @@ use crate::{
     },
     path::Path,
     recovery::Allowance,
-    stats::Stats,
+    stats::Counts,
     tls::{Direction, Level},
     udp::Datagram,
 };
@@ -97,7 +97,7 @@ impl Observation {
     #[cold]
     pub(super) fn drop_packet(
         &mut self,
-        stats: &mut Stats,
+        stats: &mut Counts,
         now: Instant,
         space: Option<PacketSpace>,
         size: usize,
