@@ -38,9 +38,11 @@ pub(crate) struct LocalIds {
 impl LocalIds {
     /// Starts with the ID of the handshake, sequence number 0.
     pub(crate) fn new(first: ConnectionId, reset_token: ResetToken) -> Self {
+        let mut issued = Vec::with_capacity(ISSUED_AT_ONCE as usize);
+        issued.push(IssuedId { sequence: 0, id: first, reset_token });
         Self {
             first,
-            issued: vec![IssuedId { sequence: 0, id: first, reset_token }],
+            issued,
             to_announce: VecDeque::new(),
             retired: Vec::new(),
             next_sequence: 1,

@@ -18,6 +18,9 @@ pub(crate) const ACTIVE_LIMIT: u64 = 4;
 // RFC 9000 §5.1.2 SHOULD-4: at least twice as many retirements as IDs in store can be on the way
 const RETIREMENTS_LIMIT: usize = 4 * ACTIVE_LIMIT as usize;
 
+/// Spare IDs that peers usually issue after the handshake: room for them is made at once.
+const USUAL_SPARE: usize = 2;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Offered {
     sequence: u64,
@@ -115,6 +118,9 @@ impl RemoteIds {
             self.retire(sequence)?;
         } else {
             let place = self.spare.partition_point(|s| s.sequence < sequence);
+            if self.spare.capacity() == 0 {
+                self.spare.reserve_exact(USUAL_SPARE);
+            }
             self.spare.insert(place, offered);
         }
         // RFC 9000 §5.1.2 MUST-1: first retire what the frame asks for, then count against the limit.

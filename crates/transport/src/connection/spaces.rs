@@ -66,10 +66,14 @@ pub(crate) struct Spaces {
     data: Vec<Space>,
 }
 
+/// Frames of application data that the first packets of a connection carry.
+const FIRST_FRAMES: usize = 8;
+
 impl Spaces {
     pub(crate) fn new(profile: &Profile) -> Self {
         let handshake = || Some(Box::new(Space { ledger: Ledger::new(), acks: AckState::handshake(), probes: 0 }));
-        let data = Space { ledger: Ledger::new(), acks: AckState::new(profile.acks.policy()), probes: 0 };
+        let data =
+            Space { ledger: Ledger::with_frames(FIRST_FRAMES), acks: AckState::new(profile.acks.policy()), probes: 0 };
         Self { initial: handshake(), handshake: handshake(), data: vec![data] }
     }
 

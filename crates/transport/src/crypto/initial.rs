@@ -8,7 +8,7 @@ use super::{CipherSuite, Labels, Secret};
 
 /// The secrets with which client and server protect their Initial packets: see [`initial_secret`].
 pub(crate) fn initial_secrets(labels: &Labels, dcid: &[u8]) -> [Secret; 2] {
-    let prk = labels.salt().extract(dcid);
+    let prk = labels.initial_prk(dcid);
     [Side::Client, Side::Server].map(|sender| secret_of(&prk, sender))
 }
 
@@ -16,7 +16,7 @@ pub(crate) fn initial_secrets(labels: &Labels, dcid: &[u8]) -> [Secret; 2] {
 /// first Initial packet (after a Retry: of the first one that answers it). The suite is AES-128-GCM.
 // RFC 9001 §5.2 MUST-1: HKDF-Extract with the version's salt, then the labels "client in" and "server in".
 pub fn initial_secret(labels: &Labels, dcid: &[u8], sender: Side) -> Secret {
-    secret_of(&labels.salt().extract(dcid), sender)
+    secret_of(&labels.initial_prk(dcid), sender)
 }
 
 fn secret_of(prk: &Prk, sender: Side) -> Secret {

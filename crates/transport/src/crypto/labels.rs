@@ -2,7 +2,10 @@
 
 use std::sync::OnceLock;
 
-use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
+use aws_lc_rs::{
+    hkdf::{HKDF_SHA256, Prk},
+    hmac,
+};
 
 /// The constants of one version.
 #[derive(Debug)]
@@ -13,7 +16,7 @@ pub struct Labels {
     pub(super) update: &'static str,
     initial_salt: [u8; 20],
     /// The salt in the form of the library, which hashes it once.
-    salt: OnceLock<Salt>,
+    salt: OnceLock<hmac::Key>,
     pub(super) retry_key: [u8; 16],
     pub(super) retry_nonce: [u8; 12],
 }
@@ -55,9 +58,11 @@ static V2: Labels = Labels {
 };
 
 impl Labels {
-    /// The salt of the secrets of Initial packets.
-    pub(super) fn salt(&self) -> &Salt {
-        self.salt.get_or_init(|| Salt::new(HKDF_SHA256, &self.initial_salt))
+    /// The pseudorandom key of the secrets of Initial packets: HKDF-Extract with the version's salt, which is an HMAC (RFC 5869 §2.2).
+    // `Salt::extract` of the library puts off the HMAC until a key is expanded, allocates for it, and repeats it for each key.
+    pub(super) fn initial_prk(&self, dcid: &[u8]) -> Prk {
+        let salt = self.salt.get_or_init(|| hmac::Key::new(hmac::HMAC_SHA256, &self.initial_salt));
+        Prk::new_less_safe(HKDF_SHA256, hmac::sign(salt, dcid).as_ref())
     }
 
     /// The constants of a version of QUIC; `None` for a version that is not supported.

@@ -1,6 +1,7 @@
 //! Admission: decides whether a first packet becomes a connection.
 
-use bytes::Bytes;
+use std::ops::Range;
+
 use units::Instant;
 use wire::{ConnectionId, Side, Writer};
 
@@ -24,7 +25,8 @@ pub(super) struct FirstPacket {
     pub(super) version: u32,
     pub(super) dcid: ConnectionId,
     pub(super) scid: ConnectionId,
-    pub(super) token: Bytes,
+    /// Place of the token in the payload.
+    pub(super) token: Range<usize>,
 }
 
 impl Endpoint {
@@ -37,8 +39,9 @@ impl Endpoint {
             self.stats.dropped += 1;
             return;
         }
-        let token = (!first.token.is_empty())
-            .then(|| self.tokens.check(now, first.version, datagram.remote, &first.dcid, &first.token));
+        let token = &datagram.payload[first.token.clone()];
+        let token =
+            (!token.is_empty()).then(|| self.tokens.check(now, first.version, datagram.remote, &first.dcid, token));
         let (original_dcid, validated) = match token {
             Some(Token::Retry { original_dcid }) => (original_dcid, true),
             Some(Token::Returning) => (first.dcid, true),

@@ -27,7 +27,6 @@ use std::{
     sync::Arc,
 };
 
-use bytes::Bytes;
 use rand_core::RngCore;
 use units::{Duration, Instant, RandomStream, Seed};
 use wire::{ConnectionId, Header, LongType, ResetToken, Side};
@@ -344,7 +343,6 @@ impl Endpoint {
         };
         match header {
             Header::Long { ty: LongType::Initial, version, dcid, scid, token, .. } if self.speaks(version) => {
-                let token = Bytes::copy_from_slice(&payload[token]);
                 self.admit(now, datagram, buffer, &FirstPacket { version, dcid, scid, token });
             }
             Header::Long { ty: LongType::ZeroRtt, version, dcid, .. }

@@ -68,6 +68,11 @@ impl Ledger {
         Self::default()
     }
 
+    /// The same with room for the records of so many frames.
+    pub(crate) fn with_frames(frames: usize) -> Self {
+        Self { frames: VecDeque::with_capacity(frames), ..Self::default() }
+    }
+
     /// The number of the next packet.
     #[inline]
     pub(crate) fn next_pn(&self) -> u64 {

@@ -109,7 +109,11 @@ impl Slab {
         if cached.0 == stream.id.0 {
             cached.1 = NONE;
         }
-        self.free.push(slot);
+        if slot as usize + 1 == self.slots.len() {
+            self.slots.pop();
+        } else {
+            self.free.push(slot);
+        }
     }
 
     /// Returns memory that is not in use. Slots keep their numbers. Not done when the last stream goes: where requests come and

@@ -26,8 +26,9 @@ use crate::{
     tls::{
         ClientTls, MemoryTickets, ServerTls, Session, TicketStore, TlsError,
         rustls_backend::{
-            ConfigError, Credential, Identity, KeyExchange, List, TicketStats, Tickets, identity::certificates,
-            tickets::Settings,
+            ConfigError, Credential, Identity, KeyExchange, List, TicketStats, Tickets,
+            identity::certificates,
+            tickets::{Settings, limits},
         },
     },
 };
@@ -394,12 +395,13 @@ impl ServerTls for BoringServer {
         let mut ssl = Ssl::new(&self.context).map_err(|error| TlsError::internal(error.to_string()))?;
         let mut state = State::new(Side::Server, version);
         state.tickets = Some(Arc::clone(&self.tickets));
-        state.parameters.clone_from(&parameters);
+        let limits = limits(&parameters);
+        state.limits = limits;
         state.signer.clone_from(&self.signer);
         if !library::prepare(&mut ssl, state, &parameters, self.early_data) {
             return Err(TlsError::internal("BoringSSL refuses the transport parameters"));
         }
         let (clock, tickets) = (Arc::clone(&self.clock), Arc::clone(&self.tickets));
-        Ok(Box::new(BoringSession::server(ssl, clock, tickets, parameters, self.early_data)))
+        Ok(Box::new(BoringSession::server(ssl, clock, tickets, limits, self.early_data)))
     }
 }

@@ -23,6 +23,7 @@ use crate::{
             Tickets,
             gate::{Gate, Passage},
             ticket_check::{TicketCheck, WRONG_EARLY_SIZE},
+            tickets::Limits,
         },
     },
 };
@@ -45,9 +46,9 @@ pub(super) struct BoringSession {
     waiting: bool,
     /// Client: what comes after the handshake.
     ticket_check: TicketCheck,
-    /// Server: how tickets are sealed, and its own transport parameters.
+    /// Server: how tickets are sealed, and what its own transport parameters permit.
     tickets: Option<Arc<Tickets>>,
-    parameters: Vec<u8>,
+    limits: Limits,
     /// Server: what the ClientHello has to pass, when early data may be accepted.
     gate: Option<Gate>,
     /// Server: early data was offered, and this was decided; the library has the last word.
@@ -70,14 +71,14 @@ impl BoringSession {
         ssl: Ssl,
         clock: Arc<dyn TimeProvider>,
         tickets: Arc<Tickets>,
-        parameters: Vec<u8>,
+        limits: Limits,
         early_data: bool,
     ) -> Self {
         let mut session = Self::new(ssl, Side::Server, clock, None);
         let version = session.with_state(|state| state.ticket_versions.offered).unwrap_or_default();
         session.gate = early_data.then(|| Gate::new(Arc::clone(&tickets), version));
         session.tickets = Some(tickets);
-        session.parameters = parameters;
+        session.limits = limits;
         session
     }
 
@@ -93,7 +94,7 @@ impl BoringSession {
             waiting: false,
             ticket_check: TicketCheck::default(),
             tickets: None,
-            parameters: Vec::new(),
+            limits: Limits::default(),
             gate: None,
             verdict_due: None,
         }
@@ -104,7 +105,7 @@ impl BoringSession {
     }
 
     /// Gives the library what has passed the gate.
-    fn pass(&mut self, passage: Passage) -> Result<Progress, TlsError> {
+    fn pass(&mut self, passage: Passage<'_>) -> Result<Progress, TlsError> {
         let (bytes, early_data) = match passage {
             Passage::Closed(progress) => return Ok(self.note(progress)),
             Passage::Open { bytes, early_data } => (bytes, early_data),
@@ -250,7 +251,7 @@ impl Session for BoringSession {
             return self.read_on(data);
         }
         if let Some(gate) = &mut self.gate {
-            let passage = gate.read(data, &self.parameters).inspect_err(|_| self.failed = true)?;
+            let passage = gate.read(data, &self.limits).inspect_err(|_| self.failed = true)?;
             return self.pass(passage);
         }
         self.provide(level, data)?;
@@ -263,7 +264,7 @@ impl Session for BoringSession {
         }
         match &mut self.gate {
             Some(gate) => {
-                let passage = gate.resume(&self.parameters)?;
+                let passage = gate.resume(&self.limits)?;
                 self.pass(passage)
             }
             None => self.advance(),

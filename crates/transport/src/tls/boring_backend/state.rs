@@ -16,7 +16,10 @@ use crate::{
     crypto::{CipherSuite, Secret},
     tls::{
         Direction, EarlyData, Level, Ticket, TicketStore, TicketVersions, TlsEvent,
-        rustls_backend::{Tickets, tickets::MAX_SESSION},
+        rustls_backend::{
+            Tickets,
+            tickets::{Limits, MAX_SESSION},
+        },
     },
 };
 
@@ -47,9 +50,9 @@ pub(super) struct State {
     pub(super) store: Option<(Arc<dyn TicketStore>, String)>,
     /// Client: the server's parameters of the session that is resumed.
     pub(super) remembered: Option<Vec<u8>>,
-    /// Server: its tickets, and its own transport parameters, which they remember.
+    /// Server: its tickets, and what its own transport parameters permit, which they remember.
     pub(super) tickets: Option<Arc<Tickets>>,
-    pub(super) parameters: Vec<u8>,
+    pub(super) limits: Limits,
     /// Server: sessions of unsent tickets, each with its placeholder name.
     pub(super) sessions: Vec<(Vec<u8>, Vec<u8>)>,
     /// Server: the key, if it is elsewhere, and the signature that is awaited.
@@ -71,7 +74,7 @@ impl State {
             store: None,
             remembered: None,
             tickets: None,
-            parameters: Vec::new(),
+            limits: Limits::default(),
             sessions: Vec::new(),
             signer: None,
             signature: None,
@@ -99,7 +102,7 @@ impl State {
         let data = match &self.tickets {
             Some(tickets) if level == Level::OneRtt => {
                 let version = self.ticket_versions.given;
-                tickets.seal_all(data.to_vec(), &mut self.sessions, version, &self.parameters)
+                tickets.seal_all(data.to_vec(), &mut self.sessions, version, &self.limits)
             }
             _ => data.to_vec(),
         };

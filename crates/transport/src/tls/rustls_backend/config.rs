@@ -15,7 +15,7 @@ use wire::Side;
 use super::identity::{ConfigError, Identity, List, certificates, root_store};
 use super::secrets::{Capture, Secrets};
 use super::store::Sessions;
-use super::tickets::{Settings, TicketStats, Tickets};
+use super::tickets::{Settings, TicketStats, Tickets, limits};
 use super::{Connection, RustlsSession, packet_keys, quic_version};
 use crate::crypto::CipherSuite;
 use crate::ring::{KeyRing, StrikeRegister};
@@ -426,11 +426,12 @@ impl ServerTls for RustlsServer {
     fn start(&self, version: u32, parameters: Vec<u8>) -> Result<Box<dyn Session>, TlsError> {
         let secrets = Secrets::for_version(version);
         let version = quic_version(version)?;
-        let server = rustls::quic::ServerConnection::new(Arc::clone(&self.config), version, parameters.clone())
+        let limits = limits(&parameters);
+        let server = rustls::quic::ServerConnection::new(Arc::clone(&self.config), version, parameters)
             .map_err(|error| TlsError::internal(error.to_string()))?;
         let session = RustlsSession::new(Connection::Server(server), Side::Server, None, secrets);
         Ok(Box::new(match &self.tickets {
-            Some(tickets) => session.with_tickets(Arc::clone(tickets), parameters, self.config.max_early_data_size > 0),
+            Some(tickets) => session.with_tickets(Arc::clone(tickets), limits, self.config.max_early_data_size > 0),
             None => session,
         }))
     }

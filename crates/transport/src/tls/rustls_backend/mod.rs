@@ -24,6 +24,7 @@ use rustls::{AlertDescription, HandshakeKind, HandshakeType, PeerMisbehaved};
 use secrets::Secrets;
 use settled::Settled;
 use ticket_check::{TicketCheck, WRONG_EARLY_SIZE};
+use tickets::Limits;
 pub use tickets::{TicketStats, Tickets};
 pub use verifier::CertificateCheck;
 use wire::Side;
@@ -65,8 +66,8 @@ struct RustlsSession {
     told_parameters: bool,
     /// Server: how its tickets are sealed.
     tickets: Option<Arc<Tickets>>,
-    /// Server: its own transport parameters, which tickets remember.
-    parameters: Vec<u8>,
+    /// Server: what its own transport parameters permit; tickets remember it.
+    limits: Limits,
     /// Server: what the ClientHello has to pass.
     gate: Option<Gate>,
     complete: bool,
@@ -91,7 +92,7 @@ impl RustlsSession {
             early_data: EarlyData::None,
             told_parameters: false,
             tickets: None,
-            parameters: Vec::new(),
+            limits: Limits::default(),
             gate: None,
             complete: false,
             ticket_check: TicketCheck::default(),
@@ -102,16 +103,16 @@ impl RustlsSession {
     }
 
     /// A server's session whose tickets are sealed by `tickets`; with `early_data`, it is decided about by them, too.
-    fn with_tickets(mut self, tickets: Arc<Tickets>, parameters: Vec<u8>, early_data: bool) -> Self {
+    fn with_tickets(mut self, tickets: Arc<Tickets>, limits: Limits, early_data: bool) -> Self {
         let version = self.secrets.ticket_versions.offered;
         self.gate = early_data.then(|| Gate::new(Arc::clone(&tickets), version));
         self.tickets = Some(tickets);
-        self.parameters = parameters;
+        self.limits = limits;
         self
     }
 
     /// Gives rustls what has passed the gate.
-    fn pass(&mut self, passage: Passage) -> Result<Progress, TlsError> {
+    fn pass(&mut self, passage: Passage<'_>) -> Result<Progress, TlsError> {
         let (bytes, early_data) = match passage {
             Passage::Closed(progress) => return Ok(progress),
             Passage::Open { bytes, early_data } => (bytes, early_data),
@@ -167,7 +168,7 @@ impl RustlsSession {
             let wrote = !data.is_empty();
             if let (Level::OneRtt, Some(tickets)) = (self.write_level, &self.tickets) {
                 let version = self.secrets.ticket_versions.given;
-                data = tickets.seal_all(data, &mut self.secrets.sessions, version, &self.parameters);
+                data = tickets.seal_all(data, &mut self.secrets.sessions, version, &self.limits);
             }
             if !data.is_empty() {
                 self.events.push_back(TlsEvent::Write { level: self.write_level, data });
@@ -336,7 +337,7 @@ impl Session for RustlsSession {
             self.feed(data)?;
             return Ok(Progress::Ready);
         };
-        match gate.read(data, &self.parameters) {
+        match gate.read(data, &self.limits) {
             Ok(passage) => self.pass(passage),
             Err(error) => {
                 self.failed = true;
@@ -347,7 +348,7 @@ impl Session for RustlsSession {
 
     fn resume(&mut self) -> Result<Progress, TlsError> {
         let Some(gate) = &mut self.gate else { return Ok(Progress::Ready) };
-        let passage = gate.resume(&self.parameters)?;
+        let passage = gate.resume(&self.limits)?;
         self.pass(passage)
     }
 

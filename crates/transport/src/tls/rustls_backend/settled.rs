@@ -8,8 +8,12 @@ use crate::tls::{EarlyData, Level, Progress, Session, TlsError, TlsEvent, alert}
 
 /// A server's session that has ended.
 pub(super) struct Settled {
-    alpn: Option<Box<[u8]>>,
-    server_name: Option<Box<str>>,
+    /// The application protocol, then the server's name: one allocation for as long as the connection lasts.
+    names: Box<[u8]>,
+    /// Length of the protocol in `names`; `None` if none was agreed on.
+    alpn_len: Option<usize>,
+    /// The client named the server.
+    is_named: bool,
     /// The client's certificates in DER; nearly always none.
     certificates: Box<[Box<[u8]>]>,
     early_data: EarlyData,
@@ -26,10 +30,14 @@ impl Settled {
             return None;
         }
         let suite = session.cipher_suite()?;
+        let (alpn, name) = (session.alpn(), session.server_name());
+        let names = [alpn.unwrap_or_default(), name.unwrap_or_default().as_bytes()].concat().into();
+        let (alpn_len, is_named) = (alpn.map(<[u8]>::len), name.is_some());
         Some(Self {
             exporter: session.secrets.exporter.take()?,
-            alpn: session.alpn().map(Into::into),
-            server_name: session.server_name().map(Into::into),
+            names,
+            alpn_len,
+            is_named,
             certificates: session.peer_certificates().into_iter().map(Into::into).collect(),
             early_data: session.early_data,
             resumed: session.is_resumed(),
@@ -62,11 +70,12 @@ impl Session for Settled {
     }
 
     fn alpn(&self) -> Option<&[u8]> {
-        self.alpn.as_deref()
+        self.alpn_len.map(|len| &self.names[..len])
     }
 
     fn server_name(&self) -> Option<&str> {
-        self.server_name.as_deref()
+        let name = &self.names[self.alpn_len.unwrap_or(0)..];
+        self.is_named.then(|| std::str::from_utf8(name).expect("it was made of a string"))
     }
 
     fn peer_certificates(&self) -> Vec<&[u8]> {

@@ -43,14 +43,15 @@ const LIMITS: usize = 10;
 /// The transport parameters that a client uses with early data, as far as a server must not reduce them.
 // RFC 9000 §7.4.1, and RFC 9221 §3 for DATAGRAM. `max_udp_payload_size` and `disable_active_migration` may be reduced, but
 // packets would be lost by it.
-type Limits = [u64; LIMITS];
+pub(in crate::tls) type Limits = [u64; LIMITS];
 
 /// Bits of the last of the limits: the client may migrate.
 const MIGRATION: u64 = 1;
 /// RESET_STREAM_AT is accepted (draft-ietf-quic-reliable-stream-reset §3).
 const RESET_STREAM_AT: u64 = 2;
 
-fn limits(parameters: &[u8]) -> Limits {
+/// The limits that the encoded parameters of this end give its clients.
+pub(in crate::tls) fn limits(parameters: &[u8]) -> Limits {
     let Ok(p) = TransportParameters::decode(Side::Server, parameters) else { return Limits::default() };
     [
         p.active_connection_id_limit,
@@ -217,20 +218,18 @@ impl Tickets {
         Some(self.clock.current_time()?.as_secs())
     }
 
-    /// Replaces the name of the session by the sealed session, in every NewSessionTicket message of `data`. `parameters` are those of this
+    /// Replaces the name of the session by the sealed session, in every NewSessionTicket message of `data`. `limits` are those of this
     /// endpoint.
     pub(in crate::tls) fn seal_all(
         &self,
         data: Vec<u8>,
         sessions: &mut Vec<(Vec<u8>, Vec<u8>)>,
         version: u32,
-        parameters: &[u8],
+        limits: &Limits,
     ) -> Vec<u8> {
         let sealed = |session: &[u8]| self.application.len() + session.len() + SEALED_MORE;
         let mut out =
             Vec::with_capacity(data.len() + sessions.iter().map(|(_, session)| sealed(session)).sum::<usize>());
-        // Most calls are about messages of the handshake.
-        let limits = if sessions.is_empty() { Limits::default() } else { limits(parameters) };
         let mut rest = &data[..];
         while let Some((head, after)) = rest.split_first_chunk::<4>() {
             let len = usize::from(head[1]) << 16 | usize::from(head[2]) << 8 | usize::from(head[3]);
@@ -238,7 +237,7 @@ impl Tickets {
             if head[0] == NEW_SESSION_TICKET {
                 let start = out.len();
                 // What could not be sealed is not sent: a client could do nothing with the name.
-                if self.seal_message(body, sessions, version, &limits, &mut out).is_none() {
+                if self.seal_message(body, sessions, version, limits, &mut out).is_none() {
                     out.truncate(start);
                 }
             } else {
@@ -328,12 +327,12 @@ impl Tickets {
     }
 
     /// Decides whether early data that comes with this ticket may be accepted. `version` is the version of the client's first
-    /// packet, `parameters` are the transport parameters of this end.
+    /// packet, `limits` are those of this end.
     pub(in crate::tls) fn decide(
         &self,
         offer: Option<&OfferedTicket>,
         version: u32,
-        parameters: &[u8],
+        limits: &Limits,
         waker: &Waker,
     ) -> Decision {
         let opened = self.now().zip(offer).and_then(|(now, offer)| {
@@ -347,7 +346,7 @@ impl Tickets {
         // RFC 9000 §7.4.1 MUST-4, MUST NOT-2, MUST NOT-3, RFC 9221 §3 MUST-3: refuse when the limits that the client
         // goes by cannot be supported.
         // draft-ietf-quic-reliable-stream-reset §3 MUST NOT: the extension is among them.
-        if are_reduced(&ticket.limits, &limits(parameters)) || ticket.application != self.application {
+        if are_reduced(&ticket.limits, limits) || ticket.application != self.application {
             count(&self.counters.early_reduced);
             return Decision::Refuse;
         }
