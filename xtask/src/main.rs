@@ -10,6 +10,7 @@ mod flaky;
 mod group;
 mod instructions;
 mod mutants;
+mod processor;
 mod shows;
 mod site;
 mod words;

@@ -1,7 +1,14 @@
-//! Cost of requests and bytes at the edge, beside nginx, Caddy and HAProxy, over HTTP/3 and HTTP/2: files, and the answers of a back end. The same
-//! content, the same client, the same connections; what is measured is the processor time of the gateway. Rounds are interleaved.
+//! Cost of requests and bytes at the edge, beside nginx, Caddy and HAProxy, over HTTP/3 and HTTP/2: files, and the answers of a back end. What is
+//! measured is the processor time of the gateway. Rounds are interleaved.
+//!
+//! The same for all: content, client, connections, TLS_AES_128_GCM_SHA256 (the client offers no other), a thread or process for each processor, HTTP/1.1
+//! to the back end over connections that are kept, no access log. TLS is done by each program itself, not by the kernel: `sendfile` is on in nginx and has no
+//! effect on files over TLS.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
@@ -11,6 +18,7 @@ use super::{
     edge_servers::{self as servers, BACK, Gentle},
     row::{Row, Target},
 };
+use crate::processor;
 
 const LIMIT: Duration = Duration::from_secs(3_600);
 /// Bytes of the small file, and of the large one.
@@ -79,6 +87,8 @@ type Values = BTreeMap<(&'static str, &'static str, usize), Vec<f64>>;
 
 /// All rows.
 pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
+    servers::require_programs()?;
+    eprintln!("gateway: building tiderace and its load");
     let mut build =
         cargo(&context.root, ["build", "--locked", "--profile", "dist", "-p", "tiderace-cli", "-p", "tiderace-edge"]);
     context.commands.run("edge-cost-build", build.args(["--bin", "tiderace", "--example", "load"]), LIMIT)?.ok()?;
@@ -110,17 +120,19 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     }
     let works = works();
     let rounds = if context.long { 11 } else { 7 };
+    let begun = Instant::now();
     let (mut cost, mut rate) = (Values::new(), Values::new());
     for round in 0..=rounds {
+        eprintln!("gateway: round {round} of {rounds}, {:.0} s after the first began", begun.elapsed().as_secs_f64());
         for server in &servers {
             for (at, work) in works.iter().enumerate().filter(|(_, work)| server.can(work)) {
                 let mut command = std::process::Command::new(&load_program);
                 command.args([server.protocol, &format!("127.0.0.1:{}", ports[server.running])]);
                 command.arg(scratch.join("cert.pem")).args([&work.path, "4", work.parallel, work.requests]);
                 let pid = running[server.running].0.id();
-                let before = processor_seconds(pid)?;
+                let before = processor::seconds(pid)?;
                 let ended = context.commands.run("edge-cost-load", &mut command, LIMIT)?.ok()?;
-                let spent = processor_seconds(pid)? - before;
+                let spent = processor::seconds(pid)? - before;
                 let numbers: Vec<f64> = ended.stdout.split_whitespace().filter_map(|word| word.parse().ok()).collect();
                 let [requests, bytes, seconds] = numbers[..] else { bail!("the load said {:?}", ended.stdout) };
                 ensure!(bytes == requests * work.size as f64, "{}: {bytes} bytes in {requests} answers", server.name);
@@ -169,26 +181,4 @@ fn rows(work: &Work, at: usize, cost: &Values, rate: &Values) -> Vec<Row> {
         );
     }
     rows
-}
-
-/// Seconds of processor time that a process and its children have spent, threads that have ended included.
-pub(super) fn processor_seconds(pid: u32) -> Result<f64> {
-    // The kernel counts in ticks of 10 ms, on all machines that people have.
-    const TICKS: f64 = 100.0;
-    let mut sum = 0.0;
-    let mut found = false;
-    for entry in std::fs::read_dir("/proc")? {
-        let name = entry?.file_name();
-        let Some(other) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        // It may have ended meanwhile.
-        let Ok(stat) = std::fs::read_to_string(format!("/proc/{other}/stat")) else { continue };
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-        if other == pid || number(1) == u64::from(pid) {
-            found = true;
-            sum += (number(11) + number(12)) as f64 / TICKS;
-        }
-    }
-    ensure!(found, "process {pid} is not there");
-    Ok(sum)
 }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use super::{Context, command::Running};
 
@@ -31,6 +31,33 @@ impl Drop for Gentle {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// Programs that have to be there, each with the package of Debian that has it, or the place to get it.
+const PROGRAMS: [(&str, &str, &str); 4] = [
+    ("nginx", "-v", "apt install nginx"),
+    ("haproxy", "-v", "apt install haproxy"),
+    ("openssl", "version", "apt install openssl"),
+    ("go", "version", "Go 1.25 or later, https://go.dev/dl; it builds Caddy"),
+];
+
+/// An error that names every program that is missing.
+pub(super) fn require_programs() -> Result<()> {
+    let starts = |program: &str, argument: &str| Command::new(program).arg(argument).output().is_ok();
+    let missing: Vec<String> = PROGRAMS
+        .iter()
+        .filter(|(program, argument, _)| !starts(program, argument))
+        .map(|(program, _, source)| format!("{program} ({source})"))
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    bail!("not installed: {}", missing.join(", "))
+}
+
+/// Threads or processes of each gateway.
+fn workers() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// A port that nobody has, for TCP.
@@ -71,6 +98,7 @@ pub(super) fn build_caddy(context: &Context) -> Result<PathBuf> {
     let folder = context.commands.target().join("peers/caddy");
     let program = folder.join("caddy");
     if !program.exists() {
+        eprintln!("gateway: building Caddy, once");
         std::fs::create_dir_all(&folder)?;
         let mut go = Command::new("go");
         go.args(["install", CADDY]).env("GOBIN", std::path::absolute(&folder)?).current_dir(&folder);
@@ -81,9 +109,9 @@ pub(super) fn build_caddy(context: &Context) -> Result<PathBuf> {
 
 /// Starts our gateway.
 pub(super) fn edge(context: &Context, program: &Path, scratch: &Path, port: u16, back: u16) -> Result<Running> {
-    let config = scratch.join("edge.toml");
+    let (config, workers) = (scratch.join("edge.toml"), workers());
     let text = format!(
-        "listen = \"127.0.0.1:{port}\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n[[route]]\nfiles = \"www\"\n[[route]]\npath = \"{BACK}\"\n\
+        "workers = {workers}\nlisten = \"127.0.0.1:{port}\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n[[route]]\nfiles = \"www\"\n[[route]]\npath = \"{BACK}\"\n\
          strip = true\nto = \"http://127.0.0.1:{back}\"\n"
     );
     std::fs::write(&config, text)?;
@@ -100,7 +128,11 @@ pub(super) fn caddy(context: &Context, program: &Path, scratch: &Path, port: u16
     );
     std::fs::write(&config, text)?;
     let mut command = Command::new(program);
-    command.args(["run", "--adapter", "caddyfile", "--config"]).arg(config).env("HOME", scratch);
+    command
+        .args(["run", "--adapter", "caddyfile", "--config"])
+        .arg(config)
+        .env("HOME", scratch)
+        .env("GOMAXPROCS", workers().to_string());
     context.commands.start("edge-cost-caddy", &mut command)
 }
 
@@ -123,9 +155,10 @@ pub(super) fn haproxy(context: &Context, scratch: &Path, port: u16, back: u16) -
     std::fs::write(&identity, read("cert.pem")? + &read("key.pem")?)?;
     let config = scratch.join("haproxy.cfg");
     let text = format!(
-        "global\n  tune.h2.max-concurrent-streams 100\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n  timeout server 60s\n  \
+        "global\n  nbthread {}\n  tune.h2.max-concurrent-streams 100\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n  timeout server 60s\n  \
          http-reuse aggressive\nfrontend clients\n  bind 127.0.0.1:{port} ssl crt {} alpn h2 ssl-min-ver TLSv1.3\n  default_backend back\n\
          backend back\n  http-request replace-path ^{BACK}/(.*) /\\1\n  server one 127.0.0.1:{back}\n",
+        workers(),
         identity.display()
     );
     std::fs::write(&config, text)?;
@@ -141,9 +174,10 @@ pub(super) fn back_end(context: &Context, scratch: &Path, port: u16) -> Result<R
 
 fn start_nginx(context: &Context, scratch: &Path, name: &str, http: &str) -> Result<Running> {
     let config = scratch.join(format!("{name}.conf"));
+    let workers = workers();
     let user = if std::env::var("USER").is_ok_and(|user| user != "root") { "" } else { "user root;\n" };
     let text = format!(
-        "{user}worker_processes auto;\ndaemon off;\npid {0}/{name}.pid;\nerror_log {0}/{name}.log;\nevents {{ worker_connections 1024; }}\n\
+        "{user}worker_processes {workers};\ndaemon off;\npid {0}/{name}.pid;\nerror_log {0}/{name}.log;\nevents {{ worker_connections 1024; }}\n\
          http {{\n  access_log off;\n  sendfile on;\n  tcp_nopush on;\n  keepalive_requests 1000000;\n{http}}}\n",
         scratch.display()
     );

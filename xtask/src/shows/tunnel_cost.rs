@@ -11,15 +11,15 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::{
     Context,
     command::{Running, cargo, load},
-    edge_cost::processor_seconds,
     edge_servers::{self as servers, Gentle},
     row::{Row, Target},
 };
+use crate::processor;
 
 const LIMIT: Duration = Duration::from_secs(3_600);
 /// Bytes of a datagram, as the load sends them.
 const PAYLOAD: f64 = 1_200.0;
-/// Datagrams of a run: 0.56 GiB, so that ticks of 10 ms are less than 2 % of the processor time.
+/// Datagrams of a run: 0.56 GiB.
 const DATAGRAMS: u32 = 500_000;
 /// Most datagrams of a run that may be lost: the load sends no more than queues take.
 const MOST_LOST: f64 = 0.01;
@@ -156,9 +156,9 @@ fn run(
         }
     }
     let pid = if matches!(work, Work::Relay(_)) { site.relay.id() } else { site.edge.0.id() };
-    let before = processor_seconds(pid)?;
+    let before = processor::seconds(pid)?;
     let ended = context.commands.run("tunnel-cost-load", &mut command, LIMIT)?.ok()?;
-    let spent = processor_seconds(pid)? - before;
+    let spent = processor::seconds(pid)? - before;
     let numbers: Vec<f64> = ended.stdout.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let [count, other, seconds] = numbers[..] else { bail!("the load said {:?}", ended.stdout) };
     let bytes = if work == Work::Download {
