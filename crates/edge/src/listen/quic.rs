@@ -344,7 +344,9 @@ async fn serve_h3(connection: &Connection, client: Client, context: &ListenerCon
         }
         let request =
             if is_tunnel { request.map(|body| untimed(body, &memory)) } else { incoming(request, pace, &memory) };
-        gateway::answer(&shared, request, peer)
+        // Boxed, because it is large: the task of the exchange, which is moved several times, stays small, and the memory is freed when the
+        // answer begins.
+        Box::pin(gateway::answer(&shared, request, peer))
     };
     let served = h3_quic::server::serve(connection.clone(), options, context.drain(), service).await;
     if let Err(error) = served {
