@@ -436,6 +436,16 @@ fn datagrams(failures: &mut Vec<String>) {
         let mut attack = Attack::start(&format!("a datagram of one byte in each packet, {reads:?}"));
         attack.send(reads, (0..3_000).map(|_| packed([Frame::Datagram { data: b"x" }]).remove(0)));
         attack.end(failures);
+        let mut attack = Attack::start(&format!("small datagrams beside a window that is full, {reads:?}"));
+        attack.send(reads, (0..470).map(|i| bytes(&[stream(4 * (i % 100), i / 100 * 1100, BIG)])));
+        attack.send(Reads::Single, (0..32).map(|_| bytes(&[Frame::Datagram { data: b"small" }])));
+        let connection = attack.puppet.handle.and_then(|handle| attack.puppet.victim.connection_mut(handle));
+        let connection = connection.expect("it is open");
+        let received = std::iter::from_fn(|| connection.recv_datagram()).count();
+        if received < 32 {
+            failures.push(format!("{}: {received} of 32 arrived, although a copy of each is small", attack.name));
+        }
+        attack.end(failures);
         let mut attack = Attack::start(&format!("datagrams beside a window that is full, {reads:?}"));
         attack.send(reads, (0..470).map(|i| bytes(&[stream(4 * (i % 100), i / 100 * 1100, BIG)])));
         attack.send(reads, packed((0..2_000).map(|_| Frame::Datagram { data: BIG })));

@@ -128,12 +128,21 @@ impl Held<'_> {
         (streams.unacknowledged_bytes() + streams.own_memory() + memory as u64 - of_acks, of_acks)
     }
 
-    /// Drops expendable data, and copies data that pins buffers, for this number of bytes.
+    /// Copies data that pins buffers, and then drops expendable data, for this number of bytes.
     #[cold]
     fn shed(&mut self, bytes: u64, slack: u64) {
         let target = self.received().saturating_sub(bytes);
         let excess = |this: &Self| this.received().saturating_sub(target);
-        self.sources.datagrams.shed(excess(self));
+        // Copies lose nothing.
+        self.sources.set_slack(0);
+        self.sources.datagrams.compact_if_wasteful();
+        if excess(self) > 0 {
+            self.sources.streams.compact_if_wasteful();
+        }
+        self.sources.set_slack(slack);
+        if excess(self) > 0 {
+            self.sources.datagrams.shed(excess(self));
+        }
         if excess(self) > 0
             && let Some(receiver) = &mut self.sources.fec.receiver
         {
@@ -141,11 +150,6 @@ impl Held<'_> {
         }
         if excess(self) > 0 {
             self.reception.give_up_unopened(self.stats, |_| false);
-        }
-        if excess(self) > 0 {
-            self.sources.streams.set_slack(0);
-            self.sources.streams.compact_if_wasteful();
-            self.sources.set_slack(slack);
         }
     }
 }
