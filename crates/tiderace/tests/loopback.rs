@@ -293,10 +293,15 @@ async fn congestion_control_changes_while_data_flows() {
 
 #[tokio::test]
 async fn answers_of_many_tasks_leave_in_portions() {
-    const TASKS: usize = 100;
+    for tasks in [12, 100] {
+        answers_of_tasks_leave_in_portions(tasks).await;
+    }
+}
+
+async fn answers_of_tasks_leave_in_portions(tasks: usize) {
     let (_server, accepted, client, connected) = pair(&Profile::default()).await;
     let (mut asking, mut answering) = (Vec::new(), tokio::task::JoinSet::new());
-    for _ in 0..TASKS {
+    for _ in 0..tasks {
         let ((mut answer, mut question), (ask, answered)) = half_said(&connected, &accepted).await;
         asking.push((ask, answered));
         answering.spawn(async move {
@@ -315,16 +320,21 @@ async fn answers_of_many_tasks_leave_in_portions() {
     }
     while answering.join_next().await.transpose().unwrap().is_some() {}
     let calls = client.socket_stats().send_calls - before;
-    // The other end works on the first answers while the others are made.
-    assert!(calls >= 5, "{TASKS} answers in {calls} system calls");
+    // The other end works on the first third of the answers while the others are made.
+    assert!(calls >= 3, "{tasks} answers in {calls} system calls");
 }
 
 #[tokio::test]
 async fn answers_of_one_task_leave_in_portions() {
-    const STREAMS: usize = 100;
+    for streams in [12, 100] {
+        answers_on_streams_leave_in_portions(streams).await;
+    }
+}
+
+async fn answers_on_streams_leave_in_portions(streams: usize) {
     let (_server, accepted, client, connected) = pair(&Profile::default()).await;
     let (mut asking, mut answering) = (Vec::new(), Vec::new());
-    for _ in 0..STREAMS {
+    for _ in 0..streams {
         let (answering_half, asking_half) = half_said(&connected, &accepted).await;
         answering.push(answering_half);
         asking.push(asking_half);
@@ -346,7 +356,7 @@ async fn answers_of_one_task_leave_in_portions() {
     }
     answers.await.unwrap();
     let calls = client.socket_stats().send_calls - before;
-    assert!(calls >= 5, "{STREAMS} answers in {calls} system calls");
+    assert!(calls >= 3, "{streams} answers in {calls} system calls");
 }
 
 /// Tasks that wait for a stream are woken in turn, and those that give up hand their turn on.

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::{
     Context,
-    command::{cargo, load},
+    command::load,
     edge_servers::{self as servers, BACK, Gentle},
     row::{Row, Target},
 };
@@ -89,10 +89,7 @@ type Values = BTreeMap<(&'static str, &'static str, usize), Vec<f64>>;
 pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     servers::require_programs()?;
     eprintln!("gateway: building tiderace and its load");
-    let mut build =
-        cargo(&context.root, ["build", "--locked", "--profile", "dist", "-p", "tiderace-cli", "-p", "tiderace-edge"]);
-    context.commands.run("edge-cost-build", build.args(["--bin", "tiderace", "--example", "load"]), LIMIT)?.ok()?;
-    let built = context.commands.target().join("dist");
+    let built = servers::build_ours(context)?;
     let (program, load_program) = (built.join("tiderace"), built.join("examples/load"));
     let caddy = servers::build_caddy(context)?;
     let scratch = context.commands.scratch("edge-cost")?;

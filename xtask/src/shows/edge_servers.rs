@@ -9,9 +9,12 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::{Context, command::Running};
+use super::{
+    Context,
+    command::{Running, cargo},
+};
 
-/// Time that building Caddy may take.
+/// Time that a build may take.
 const LIMIT: Duration = Duration::from_secs(3_600);
 /// Time that a server may take to end.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -53,6 +56,16 @@ pub(super) fn require_programs() -> Result<()> {
         return Ok(());
     }
     bail!("not installed: {}", missing.join(", "))
+}
+
+/// Builds the gateway and the clients that load it, as they are distributed; returns the directory.
+pub(super) fn build_ours(context: &Context) -> Result<PathBuf> {
+    let mut build = cargo(&context.root, ["build", "--locked", "--profile", "dist"]);
+    // All in one command: with other packages the dependencies would be built once more.
+    build.args(["-p", "tiderace-cli", "-p", "tiderace-edge", "-p", "tiderace-client", "--bin", "tiderace"]);
+    build.args(["--example", "load", "--example", "tunnel_load"]);
+    context.commands.run("cost-build", &mut build, LIMIT)?.ok()?;
+    Ok(context.commands.target().join("dist"))
 }
 
 /// Threads or processes of each gateway.

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::{
     Context,
-    command::{Running, cargo, load},
+    command::{Running, load},
     edge_servers::{self as servers, Gentle},
     row::{Row, Target},
 };
@@ -71,11 +71,7 @@ struct Site {
 
 /// All rows.
 pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
-    let packages = ["-p", "tiderace-cli", "-p", "tiderace-edge", "-p", "tiderace-client"];
-    let mut build = cargo(&context.root, ["build", "--locked", "--profile", "dist"]);
-    build.args(packages).args(["--bin", "tiderace", "--example", "load", "--example", "tunnel_load"]);
-    context.commands.run("tunnel-cost-build", &mut build, LIMIT)?.ok()?;
-    let built = context.commands.target().join("dist");
+    let built = servers::build_ours(context)?;
     let rounds = if context.long { 11 } else { 7 };
     let values = rounds_of(context, &built, rounds, DATAGRAMS, DOWNLOADS)?;
     rows(&values)
