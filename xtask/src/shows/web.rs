@@ -47,6 +47,7 @@ pub(crate) fn cases() -> Vec<Case> {
             speed::integrity,
         ),
         case("peers", "WebTransport with stacks by others and Chromium, both roles, also through the gateway", peers),
+        case("masque-peers", "CONNECT-UDP with masque-go and CONNECT-IP with connect-ip-go, both roles", masque_peers),
         case("chromium", "a page in Chromium through the gateway; a miss where there is none", chromium),
     ]
 }
@@ -117,6 +118,35 @@ fn peers(context: &Context) -> Result<Vec<Row>> {
         Row::new("closes with code and message", closes, "", Target::Exactly(2.0 * cells - defects))
             .detail(format!("one by each end in each cell; a known defect of the peer prevents {defects}")),
     ])
+}
+
+/// The scripts end with the first check that fails, and print a line for each that has passed.
+fn masque_peers(context: &Context) -> Result<Vec<Row>> {
+    let mut build = cargo(&context.root, ["build", "--locked", "--workspace", "--bin", "tiderace"]);
+    context.commands.run("web-masque-build", &mut build, LIMIT)?.ok()?;
+    [("masque-go", "CONNECT-UDP", 3.0), ("connect-ip-go", "CONNECT-IP", 4.0)]
+        .into_iter()
+        .map(|(peer, what, checks)| {
+            let mut script = Command::new(context.root.join("interop").join(peer).join("run"));
+            script.arg(context.commands.target().join("debug/tiderace"));
+            let ended = context.commands.run(&format!("web-{peer}"), &mut script, LIMIT)?;
+            let passed: Vec<&str> = ended.stdout.lines().filter(|line| line.contains(" -> ")).collect();
+            let mut detail = passed.join("\n");
+            if !ended.succeeded() {
+                detail.push_str(&format!(
+                    "\nnot complete; needs go, python3, openssl, unshare and ip: {}",
+                    ended.reason()
+                ));
+            }
+            let row = Row::new(
+                format!("checks of {what} with {peer}"),
+                f64::from(u32::try_from(passed.len())?),
+                "",
+                Target::Exactly(checks),
+            );
+            Ok(row.detail(detail))
+        })
+        .collect()
 }
 
 fn chromium(context: &Context) -> Result<Vec<Row>> {
