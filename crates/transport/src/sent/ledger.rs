@@ -228,8 +228,11 @@ impl Ledger {
             return None;
         }
         let path = self.entry(self.outstanding.min()?)?.path;
+        if path == self.last_path {
+            return None;
+        }
         let open: u64 = self.outstanding.iter().map(|range| range.end() - range.start() + 1).sum();
-        (path != self.last_path && self.entries.len() as u64 - open > MAX_WAITING).then_some(path)
+        (self.entries.len() as u64 - open > MAX_WAITING).then_some(path)
     }
 
     /// Returns whether packets so much newer than `pn` were acknowledged that no delay of another path explains it.
