@@ -2,8 +2,8 @@
 //!
 //! A peer that waits for answers, or for requests, begins with the first while the others are made. If all left at once, the two ends would
 //! take turns, each idle while the other works; with too few at a time each system call carries little. Both were measured, with 3 to 900
-//! requests in progress on one connection: a third to a quarter of them gives the most requests per second, and costs least where that is more
-//! than a send buffer (docs/performance.md).
+//! requests in progress on one connection: a third to a quarter of them gives the most requests per second (docs/performance.md). Streams count
+//! until their end is acknowledged, so that what a server takes for a third is somewhat more.
 
 use std::hash::Hash;
 
