@@ -32,8 +32,8 @@ impl<C> Default for Turn<C> {
 }
 
 impl<C: Copy + Eq + Hash> Turn<C> {
-    /// Returns whether a task may write to the stream before the driver sends. If not, the task is woken afterwards. The driver is awake
-    /// then, because [`wrote`](Self::wrote) goes with waking it.
+    /// Returns whether a task may write to the stream before the driver sends. If not, the task is woken afterwards: the caller wakes the
+    /// driver, which may be asleep when streams that were granted turn out to be blocked.
     pub(crate) fn permits(&mut self, stream: (C, StreamId), waker: &Waker) -> bool {
         if self.last == Some(stream) || self.granted.contains(&stream) {
             return true;
