@@ -81,8 +81,6 @@ pub(crate) struct Driver {
     steered: Option<SteeredSocket>,
     /// Tasks to be woken, some in each pass: the peer processes the first answers while the others are made.
     wake: Vec<Waker>,
-    /// Those of this pass.
-    waking: Vec<Waker>,
     /// Sending is deferred until the woken tasks have run.
     deferred: bool,
     tap: MaybeTap,
@@ -122,7 +120,6 @@ impl Driver {
             #[cfg(target_os = "linux")]
             steered: None,
             wake: Vec::new(),
-            waking: Vec::new(),
             deferred: false,
             tap,
             on_panic,
@@ -209,7 +206,7 @@ impl Driver {
 
     /// Writes what wants to leave. `true` when there may be more.
     fn transmit(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
-        state.turn.begin();
+        state.turn.begin(&mut self.wake);
         for _ in 0..WRITES_PER_PASS {
             let transmit = match self.unsent.take() {
                 Some(transmit) => transmit,
@@ -362,12 +359,8 @@ impl Future for Driver {
             this.wake.append(&mut state.idle_waiters);
         }
         // The end of the endpoint leaves nobody to wake the others later.
-        if ended {
-            this.waking.append(&mut this.wake);
-            this.waking.extend(state.turn.end());
-        } else {
-            again |= state.turn.wake(&mut this.wake, &mut this.waking);
-        }
+        let woken = if ended { this.wake.len() } else { this.wake.len().min(state.turn.portion()) };
+        again |= woken < this.wake.len();
         if again {
             // After the others, the task that runs the runtime included: a task that wakes itself comes before that.
             let _ = pin!(tokio::task::yield_now()).poll(cx);
@@ -376,7 +369,7 @@ impl Future for Driver {
             state.driver = Some(cx.waker().clone());
         }
         drop(state);
-        for waker in this.waking.drain(..) {
+        for waker in this.wake.drain(..woken) {
             waker.wake();
         }
         if ended { Poll::Ready(()) } else { Poll::Pending }

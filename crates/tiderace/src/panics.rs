@@ -64,7 +64,7 @@ impl State {
         let mut waiting: Vec<Waker> = self.driver.take().into_iter().collect();
         waiting.append(&mut self.incoming_waiters);
         waiting.append(&mut self.idle_waiters);
-        waiting.extend(self.turn.end());
+        self.turn.begin(&mut waiting);
         self.connections.retain(|_, waiters| waiters.held);
         for waiters in self.connections.values_mut() {
             waiters.close(CloseReason::StateLost, &mut waiting);

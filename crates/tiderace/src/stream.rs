@@ -99,8 +99,6 @@ impl SendStream {
         }
         let mut state = self.connection.shared.lock();
         if !state.turn.permits((self.connection.handle, self.id), cx.waker()) {
-            // Those that may write before may be blocked, and wake nobody.
-            state.wake_driver();
             return Poll::Pending;
         }
         let sent = &mut self.sent;
@@ -136,8 +134,6 @@ impl SendStream {
     fn poll_write_last(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<Result<(), WriteError>> {
         let mut state = self.connection.shared.lock();
         if !state.turn.permits((self.connection.handle, self.id), cx.waker()) {
-            // Those that may write before may be blocked, and wake nobody.
-            state.wake_driver();
             return Poll::Pending;
         }
         let before = data.len();
