@@ -5,8 +5,8 @@
 //! one reads those of the older processes by their config rotation bits. All else would lose connections, so it is refused: another form at a
 //! reload, and another key under the same `config-id`.
 //!
-//! Where other machines read the IDs of this one, they have to know a configuration before this machine makes IDs of it: it is listed at all of
-//! them first, and a change to one that is not listed here is refused.
+//! Other machines that read the IDs of this one have to know a configuration before this machine makes IDs of it: it is listed at all of them
+//! first, and a change to one that is not listed here is refused.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! How many streams are written to before the driver sends: a third of those in progress.
+//! Streams that are written to before the driver sends: a third of those in progress.
 //!
 //! A peer that waits for answers, or for requests, begins with the first while the others are made. If all left at once, the two ends would
 //! take turns, each idle while the other works; with too few at a time each system call carries little. Both were measured, with 3 to 900

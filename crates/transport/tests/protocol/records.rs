@@ -62,12 +62,12 @@ impl App for Feed {
     }
 }
 
-/// How the client comes to another address.
+/// Change of the client to another address.
 #[derive(Clone, Copy, Debug)]
 enum Move {
-    /// A NAT gives it the address; the endpoint does not know.
+    /// Another address by a NAT, of which the endpoint knows nothing.
     Nat(SocketAddr),
-    /// It has another socket, as the endpoint is told.
+    /// Another socket, of which the endpoint is told.
     Socket(SocketAddr),
 }
 
