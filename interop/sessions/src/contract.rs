@@ -5,6 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::LazyLock};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
+use tokio::io::AsyncReadExt;
 
 /// Streams of each kind that each end opens.
 pub const STREAMS: u32 = 25;
@@ -149,6 +150,15 @@ impl Report {
     /// Prints the line.
     pub fn print(&self) {
         println!("{}", serde_json::to_string(self).expect("a report is text"));
+    }
+}
+
+/// Serves until whoever started this peer closes its standard input.
+pub async fn serve(accept: impl Future<Output = ()>) {
+    let (mut stdin, mut ignored) = (tokio::io::stdin(), vec![]);
+    tokio::select! {
+        () = accept => {}
+        _ = stdin.read_to_end(&mut ignored) => {}
     }
 }
 

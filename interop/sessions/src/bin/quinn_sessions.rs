@@ -5,10 +5,9 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 use anyhow::Result;
 use clap::Parser;
 use sessions_interop::{
-    contract::{CLOSE_PATH, Close, Command, MAX, Role, STREAMS_PATH, conclude, ready},
+    contract::{CLOSE_PATH, Close, Command, MAX, Role, STREAMS_PATH, conclude, ready, serve},
     script, tls,
 };
-use tokio::io::AsyncReadExt;
 use web_transport_quinn::{
     Client, RecvStream, SendStream, Server, SessionError, WebTransportError,
     quinn::{
@@ -96,11 +95,7 @@ fn main() -> ExitCode {
                         });
                     }
                 };
-                let (mut stdin, mut ignored) = (tokio::io::stdin(), vec![]);
-                tokio::select! {
-                    () = accept => {}
-                    _ = stdin.read_to_end(&mut ignored) => {}
-                }
+                serve(accept).await;
                 Ok(())
             }
             Role::Client { connect, ca } => {

@@ -5,14 +5,13 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 use anyhow::Result;
 use clap::Parser;
 use sessions_interop::{
-    contract::{CLOSE_PATH, Close, Command, MAX, Role, STREAMS_PATH, conclude, ready},
+    contract::{CLOSE_PATH, Close, Command, MAX, Role, STREAMS_PATH, conclude, ready, serve},
     script, tls,
 };
 use tiderace::{
     ClientConfig, Connection, Endpoint, Identity, Profile, RustlsClient, RustlsServer, ServerConfig,
     transport::streams::StreamsConfig,
 };
-use tokio::io::AsyncReadExt;
 use webtransport::{Client, Config, Origins, RecvStream, SendStream, SessionEnd, h3, server};
 
 #[derive(Clone)]
@@ -85,14 +84,10 @@ fn main() -> ExitCode {
                 ready(endpoint.local_addr());
                 let accept = async {
                     while let Some(connection) = endpoint.accept().await {
-                        tokio::spawn(serve(connection));
+                        tokio::spawn(serve_connection(connection));
                     }
                 };
-                let (mut stdin, mut ignored) = (tokio::io::stdin(), vec![]);
-                tokio::select! {
-                    () = accept => {}
-                    _ = stdin.read_to_end(&mut ignored) => {}
-                }
+                serve(accept).await;
                 Ok(())
             }
             Role::Client { connect, ca } => {
@@ -128,7 +123,7 @@ fn profile() -> Arc<Profile> {
     Arc::new(Profile { streams, ..Profile::default() })
 }
 
-async fn serve(connection: Connection) {
+async fn serve_connection(connection: Connection) {
     let config = Config { origins: Origins::Any, ..Config::default() };
     let handler = |request: server::SessionRequest| async move {
         let path = request.head().uri.path().to_owned();

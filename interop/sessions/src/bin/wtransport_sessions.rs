@@ -5,7 +5,7 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::Result;
 use clap::Parser;
 use sessions_interop::{
-    contract::{CLOSE_PATH, Close, Command, MAX, Role, STREAMS_PATH, conclude, ready},
+    contract::{CLOSE_PATH, Close, Command, MAX, Role, STREAMS_PATH, conclude, ready, serve},
     script, tls,
 };
 use tokio::io::AsyncReadExt;
@@ -107,11 +107,7 @@ fn main() -> ExitCode {
                         });
                     }
                 };
-                let (mut stdin, mut ignored) = (tokio::io::stdin(), vec![]);
-                tokio::select! {
-                    () = accept => {}
-                    _ = stdin.read_to_end(&mut ignored) => {}
-                }
+                serve(accept).await;
                 Ok(())
             }
             Role::Client { connect, ca } => {
