@@ -100,10 +100,12 @@ func requestAll(connect, ca string) {
 		}
 		return session
 	}
-	// Both at the same time: the close of one session leaves the other alone.
-	first, second := begin("/streams"), begin("/close")
+	// Both at the same time: the close of one session leaves the other alone. The first is read while the second is opened: its data would
+	// use up the credit of the connection, and leave none for the answer to the second.
+	first, second := begin("/streams"), make(chan *webtransport.Session, 1)
+	go func() { second <- begin("/close") }()
 	request(first).print()
-	requestClose(second).print()
+	requestClose(<-second).print()
 	time.Sleep(200 * time.Millisecond)
 	connection.CloseWithError(quic.ApplicationErrorCode(http3.ErrCodeNoError), "")
 }
