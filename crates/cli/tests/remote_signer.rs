@@ -16,8 +16,8 @@ use rustls::HandshakeKind;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::watch,
-    task::JoinHandle,
+    sync::{mpsc, watch},
+    task::{JoinHandle, JoinSet},
 };
 
 use gateway::{Gateway, edge};
@@ -110,6 +110,127 @@ async fn a_slow_signer_delays_full_handshakes_and_nothing_else() {
     }
     for task in tcp {
         ask2(&mut task.await.unwrap().unwrap().0).await;
+    }
+}
+
+/// The way to a signer that is far away: each of its answers arrives later by a delay that changes.
+struct Distance {
+    address: SocketAddr,
+    delay: watch::Sender<Duration>,
+    _task: JoinHandle<()>,
+}
+
+impl Distance {
+    async fn before(signer: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (delay, delays) = watch::channel(Duration::ZERO);
+        let task = tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                let far = TcpStream::connect(signer).await.unwrap();
+                let ((mut near_read, mut near_write), (mut far_read, mut far_write)) =
+                    (near.into_split(), far.into_split());
+                tokio::spawn(async move { tokio::io::copy(&mut near_read, &mut far_write).await });
+                // Answers are under way side by side, as on a long line.
+                let (send, mut under_way) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+                let delays = delays.clone();
+                tokio::spawn(async move {
+                    let mut buffer = vec![0; 65_536];
+                    while let Ok(len @ 1..) = far_read.read(&mut buffer).await {
+                        let due = Instant::now() + *delays.borrow();
+                        send.send((due, buffer[..len].to_vec())).unwrap();
+                    }
+                });
+                tokio::spawn(async move {
+                    while let Some((due, bytes)) = under_way.recv().await {
+                        tokio::time::sleep_until(due.into()).await;
+                        near_write.write_all(&bytes).await.unwrap();
+                    }
+                });
+            }
+        });
+        Self { address, delay, _task: task }
+    }
+}
+
+/// Number in the environment, or another one.
+fn number(name: &str, otherwise: usize) -> usize {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+/// Element below which 99 % are, in milliseconds.
+fn p99(mut times: Vec<Duration>) -> f64 {
+    times.sort();
+    times[(times.len() * 99).div_ceil(100) - 1].as_secs_f64() * 1e3
+}
+
+/// Makes requests on open connections over HTTP/3 and HTTP/2 while full handshakes of others begin at a steady pace. Returns the times of the
+/// requests, and those of the handshakes.
+async fn beside_handshakes(place: &Place, gateway: &Gateway, requests: usize) -> (Vec<Duration>, Vec<Duration>) {
+    const PACE: Duration = Duration::from_millis(40);
+    let client = place.client(gateway);
+    let (_endpoint, mut h3) = client.h3().await.unwrap();
+    let (mut h2, _) = client.h2().await.unwrap();
+    // No ticket is kept: each handshake needs a signature.
+    let strangers: Vec<_> = (0..200).map(|_| place.client(gateway)).collect();
+    let (end, mut ended) = watch::channel(false);
+    let opening = tokio::spawn(async move {
+        let mut handshakes = JoinSet::new();
+        for (i, stranger) in strangers.into_iter().enumerate() {
+            handshakes.spawn(async move {
+                let begun = Instant::now();
+                if i % 2 == 0 {
+                    stranger.h3().await.map(drop).unwrap();
+                } else {
+                    stranger.h2().await.map(drop).unwrap();
+                }
+                begun.elapsed()
+            });
+            if tokio::time::timeout(PACE, ended.wait_for(|ended| *ended)).await.is_ok() {
+                break;
+            }
+        }
+        handshakes.join_all().await
+    });
+    let mut times = Vec::with_capacity(2 * requests);
+    for _ in 0..requests {
+        let begun = Instant::now();
+        ask3(&mut h3).await;
+        times.push(begun.elapsed());
+        let begun = Instant::now();
+        ask2(&mut h2).await;
+        times.push(begun.elapsed());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    end.send_replace(true);
+    (times, opening.await.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handshakes_wait_for_a_signer_that_is_far_away() {
+    let (rounds, requests) = (number("SIGNER_ROUNDS", 1), number("SIGNER_REQUESTS", 200));
+    let place = Place::new("far");
+    let signer = Signer::start(&place.folder, "127.0.0.1:0");
+    let distance = Distance::before(signer.address).await;
+    let gateway = Gateway::start(&place.configure(distance.address, "", "time-limit = \"100 s\""));
+    // The first ones of a process take longer.
+    beside_handshakes(&place, &gateway, requests / 2).await;
+    for _ in 0..rounds {
+        let mut near = f64::NAN;
+        for delay in [0, 50, 5_000] {
+            distance.delay.send_replace(Duration::from_millis(delay));
+            let (times, handshakes) = beside_handshakes(&place, &gateway, requests).await;
+            let soonest = *handshakes.iter().min().unwrap();
+            assert!(soonest >= Duration::from_millis(delay), "a handshake without its signature: {soonest:?}");
+            let times = p99(times);
+            println!("measured handshakes with a signer at {delay} ms: {}", handshakes.len());
+            println!("measured p99 of requests with a signer at {delay} ms, ms: {times:.3}");
+            if delay == 0 {
+                near = times;
+            } else {
+                println!("measured p99 of requests more with a signer at {delay} ms, ms: {:.3}", times - near);
+            }
+        }
     }
 }
 

@@ -284,6 +284,20 @@ async fn connections_reach_their_machine_while_keys_and_lengths_of_ids_change() 
     let refused = form(&farm, 1, SECOND, &[FIRST], "reload");
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.status.code() == Some(2) && said.contains("[[load-balancer.connection-ids]]"), "{said}");
+    // Another server ID, with which the table of the other machine does not know this one.
+    accepted(&form(&farm, 1, FIRST, &[], "check"));
+    let file = &farm.machines[0].file;
+    let good = std::fs::read_to_string(file).unwrap();
+    let own = format!("[load-balancer]\nserver-id = \"{}\"", crate::farm::server_id(1));
+    std::fs::write(file, good.replace(&own, "[load-balancer]\nserver-id = \"0aff\"")).unwrap();
+    for act in ["reload", "upgrade"] {
+        let refused = edge(act, file).output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{act}: {said}");
+        assert!(said.matches("error").count() == 1 && said.contains("keep `server-id`"), "{act}: {said}");
+    }
+    std::fs::write(file, good).unwrap();
+    ask!("another server ID is refused");
     for at in [1, 2] {
         accepted(&form(&farm, at, FIRST, &[SECOND], "reload"));
     }

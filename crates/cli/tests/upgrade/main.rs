@@ -8,6 +8,7 @@ mod forms;
 mod forwarding;
 #[path = "../gateway/mod.rs"]
 mod gateway;
+mod killed;
 mod ring;
 #[path = "../scratch/mod.rs"]
 mod scratch;
