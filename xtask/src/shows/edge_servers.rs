@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(3_600);
 /// Time that a server may take to end.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Caddy, from the Go module proxy.
-const CADDY: &str = "github.com/caddyserver/caddy/v2/cmd/caddy@v2.11.4";
+pub(super) const CADDY: &str = "github.com/caddyserver/caddy/v2/cmd/caddy@v2.11.4";
 /// Prefix of the back end's paths at the gateways.
 pub(super) const BACK: &str = "/back";
 

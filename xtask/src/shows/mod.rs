@@ -13,6 +13,7 @@ mod command;
 mod compliance;
 mod congestion;
 mod continuity;
+mod continuity_faults;
 mod continuity_peers;
 mod cost;
 mod counts;

@@ -15,6 +15,7 @@ use crate::{
     clients::Site,
     fleet::{LIMIT, large, signal},
     gateway::{Gateway, edge},
+    number,
     scratch::{Program, Scratch},
 };
 
@@ -186,8 +187,9 @@ impl Farm {
     /// The same with lines of `extra` in the first section.
     pub(crate) fn configure_with(&self, extra: &str, machines: &[usize], drained: &[usize]) -> PathBuf {
         // Patient enough for a busy machine: one that drains gets connections when no other answers.
+        let failures = number("BALANCE_FAILURES", 20);
         let mut text = format!(
-            "listen = \"127.0.0.1:0\"\nworkers = 2\n{extra}[health]\ninterval = \"100 ms\"\nfailures = 20\n\
+            "listen = \"127.0.0.1:0\"\nworkers = 2\n{extra}[health]\ninterval = \"100 ms\"\nfailures = {failures}\n\
              [[connection-ids]]\nkey = \"lb.key\"\n"
         );
         for number in machines {

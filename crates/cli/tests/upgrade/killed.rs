@@ -152,7 +152,8 @@ async fn clients_of_a_process_that_is_killed_are_served_again_and_no_post_arrive
             posts.spawn(async move { visitor.post(&numbers, &stop).await });
         }
         let mut served = JoinSet::new();
-        for visitor in readers.iter().cloned() {
+        for visitor in readers {
+            let visitor = visitor.clone();
             served.spawn(async move { visitor.is_served_again().await });
         }
         // Any longer pause has the same effect: all have their connection at the old process.
