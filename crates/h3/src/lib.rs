@@ -68,7 +68,7 @@ pub use fields::Protocol;
 pub use interim::{InterimResponses, NotSent, OnInterim};
 pub use priority_changes::{ChangePriority, PriorityChanges};
 pub use session_handle::{SessionOffer, SessionStreams};
-pub use sessions::{SessionStream, SessionSupport};
+pub use sessions::{RefusedStreams, SessionStream, SessionSupport};
 pub use settings::PeerSettings;
 
 /// The application protocol in TLS (RFC 9114 §3.1).

@@ -10,7 +10,7 @@ use tiderace::{ConnectionBudget, Dir, RecvStream, SendStream, StreamId};
 
 use crate::{
     error::{Code, Error, Violation},
-    sessions::SessionStream,
+    sessions::{RefusedStreams, SessionStream},
     settings::{PeerSettings, Settings},
     shared::Shared,
 };
@@ -57,7 +57,10 @@ impl Shared {
         stream: (Option<SendStream>, RecvStream, &[u8], u64),
     ) -> Result<(), Violation> {
         let refused = self.lock().sessions.take(session, stream)?;
-        refused.refuse();
+        if !refused.is_empty() {
+            let refused = refused.refuse_in_session();
+            self.lock().sessions.on_refused(session, refused);
+        }
         Ok(())
     }
 
@@ -146,6 +149,11 @@ impl SessionStreams {
     /// Sets the most bidirectional and unidirectional streams that the peer may open over the session's life.
     pub fn set_limits(&self, limits: [u64; 2]) {
         self.shared.lock().sessions.limit(self.stream.0, limits);
+    }
+
+    /// Streams of the session that were refused since the last call, before it could accept them.
+    pub fn poll_refused(&self, cx: &mut Context<'_>) -> Poll<RefusedStreams> {
+        self.shared.lock().sessions.poll_refused(self.stream.0, cx)
     }
 
     /// Ready when the peer has opened more streams than it may.

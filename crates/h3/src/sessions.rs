@@ -64,6 +64,15 @@ impl SessionStream {
     }
 }
 
+/// Streams that were refused in an open session: flow control of the session counts them, and has to return their credit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RefusedStreams {
+    /// Streams by direction.
+    pub streams: [u64; 2],
+    /// Bytes behind the headers that the peer may have sent on them.
+    pub bytes: u64,
+}
+
 /// A session that has not ended.
 #[derive(Default)]
 struct Session {
@@ -73,6 +82,9 @@ struct Session {
     /// Streams that the peer has opened, and the most it may, by direction.
     opened: [u64; 2],
     limits: Option<[u64; 2]>,
+    /// Refused streams that the session has not heard of, and its waker.
+    refused: RefusedStreams,
+    refused_reader: Option<Waker>,
     /// Reader of a breach of the limits.
     watcher: Option<Waker>,
     /// Holder of one of the places that the connection has for sessions.
@@ -85,7 +97,8 @@ impl Session {
     }
 
     fn wake(&mut self) {
-        for waker in self.readers.iter_mut().chain([&mut self.watcher]).filter_map(Option::take) {
+        let others = [&mut self.watcher, &mut self.refused_reader];
+        for waker in self.readers.iter_mut().chain(others).filter_map(Option::take) {
             waker.wake();
         }
     }
@@ -112,10 +125,28 @@ pub(crate) struct Sessions {
 pub(crate) struct Refused(Vec<(SessionStream, Code)>);
 
 impl Refused {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn refuse(self) {
         for (stream, code) in self.0 {
             stream.refuse(code);
         }
+    }
+
+    /// Resets the streams. Returns what the session owes the peer for them.
+    pub(crate) fn refuse_in_session(mut self) -> RefusedStreams {
+        let mut refused = RefusedStreams::default();
+        for (stream, _) in &mut self.0 {
+            refused.streams[stream.dir() as usize] += 1;
+            // The final size comes too late to be counted.
+            stream.recv.count_received();
+            let most = stream.recv.received().map_or(0, |bytes| bytes.limit);
+            refused.bytes += most.saturating_sub(stream.header);
+        }
+        self.refuse();
+        refused
     }
 }
 
@@ -223,6 +254,29 @@ impl Sessions {
             return Poll::Ready(None);
         }
         open.readers[dir as usize] = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Notes streams that were refused.
+    pub(crate) fn on_refused(&mut self, session: u64, refused: RefusedStreams) {
+        let Some(open) = self.open.get_mut(&session) else { return };
+        for (sum, more) in open.refused.streams.iter_mut().zip(refused.streams) {
+            *sum += more;
+        }
+        open.refused.bytes += refused.bytes;
+        if let Some(reader) = open.refused_reader.take() {
+            reader.wake();
+        }
+    }
+
+    /// Streams that were refused since the last call.
+    pub(crate) fn poll_refused(&mut self, session: u64, cx: &Context<'_>) -> Poll<RefusedStreams> {
+        let Some(open) = self.open.get_mut(&session) else { return Poll::Pending };
+        let refused = std::mem::take(&mut open.refused);
+        if refused != RefusedStreams::default() {
+            return Poll::Ready(refused);
+        }
+        open.refused_reader = Some(cx.waker().clone());
         Poll::Pending
     }
 

@@ -55,6 +55,12 @@ where
                     inner.fail(Violation::new(Code::WT_FLOW_CONTROL_ERROR, reason));
                 }
             }
+            refused = poll_fn(|cx| inner.streams.poll_refused(cx)) => {
+                for (dir, count) in refused.streams.into_iter().enumerate() {
+                    (0..count).for_each(|_| inner.on_closed(dir));
+                }
+                inner.on_read(0, refused.bytes);
+            }
             part = next(&mut body) => match part {
                 Some(Ok(mut data)) => match take(&inner, &mut reader, &mut data) {
                     Ok(None) => {}

@@ -95,6 +95,64 @@ async fn streams_beyond_the_limit_of_the_route_are_reset() {
     }
 }
 
+/// Streams that arrive together are charged more until they are accepted than afterwards. HTTP/3 rejects some of them, and gives their credit back; those that
+/// were accepted wait for memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_that_find_no_memory_leave_their_session_usable() {
+    let back_end = echo().await;
+    let limits = "connection-memory = \"1 MiB\"\nsessions-per-connection = 200\nrequests-per-connection = 300";
+    let more = "sessions-per-client = 200\nbegun-per-second = 1000";
+    let site = Site::start("wt-room", &format!("[limits]\n{limits}\n{}", to(back_end, more)));
+    let (_endpoint, mut client) = client(&site, Config::default()).await;
+    // Sessions take the memory of the connection, but for less than another one would take.
+    let mut sessions = Vec::new();
+    loop {
+        match begin(&mut client).await {
+            Ok(session) => sessions.push(session),
+            Err(ConnectError::Refused(status)) => break assert_eq!(status, http::StatusCode::SERVICE_UNAVAILABLE),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    let session = sessions.pop().unwrap();
+    let count = sessions.len() as f64;
+    for closed in sessions.drain(..2) {
+        closed.close(0, "");
+    }
+    until(|| open_sessions(&site), count - 1.0).await;
+    let (mut passed, mut rejected) = (0, 0);
+    // What waits with a stream is charged, too: some length leaves next to nothing.
+    for round in 0..3_000 {
+        // More were rejected than a session has credit for.
+        if round >= 100 && rejected > 64 {
+            break;
+        }
+        let data = pattern(1 + round % 100 * 10);
+        let mut opened = Vec::new();
+        for _ in 0..12 {
+            opened.push(within(session.open_bi()).await.unwrap());
+        }
+        for (send, _) in &mut opened {
+            // It may have been rejected already.
+            if send.write_all(&data).await.is_ok() {
+                let _ = send.finish();
+            }
+        }
+        for (_, mut recv) in opened {
+            match within(recv.read_to_end(10_000)).await {
+                Ok(back) => {
+                    assert!(back == data);
+                    passed += 1;
+                }
+                // One that finds no memory before it is accepted (WT_BUFFERED_STREAM_REJECTED): no code of an application.
+                Err(ReadError::Reset(None)) => rejected += 1,
+                Err(other) => panic!("{other:?} after {passed} streams that passed and {rejected} that were rejected"),
+            }
+        }
+    }
+    assert!(passed >= 100 && rejected > 64, "{passed} passed, {rejected} were rejected");
+    assert_eq!(streams(&site, "completed"), f64::from(passed));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_that_come_and_go_at_once_leave_nothing() {
     let back_end = echo().await;
