@@ -15,6 +15,7 @@ use crate::{
     config,
     context::ListenerContext,
     ending::{Cause, Ending},
+    room::Rooms,
     stream::{self, Datagrams, Incoming, Outgoing, StreamClient, StreamClosed},
     stream_target::StreamTarget,
 };
@@ -98,7 +99,7 @@ pub(crate) async fn serve(
         remote,
         alpn: session.alpn_protocol().unwrap_or_default().to_vec(),
         name: session.server_name().map(str::to_owned),
-        memory: memory.clone(),
+        rooms: Rooms::new(memory),
     };
     let target = generation.streams.iter().find(|target| target.fits_qmux(&who.alpn, who.name.as_deref()));
     let target: Option<Arc<StreamTarget>> = target.cloned();

@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use tiderace::{Connection, ConnectionBudget};
+use tiderace::Connection;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     net::{TcpStream, UdpSocket, UnixStream},
@@ -24,7 +24,7 @@ use crate::{
     ending::{Cause, Ending},
     generation::Shared,
     metrics::{ProtocolLabel, ResultLabels},
-    room::ReadRoom,
+    room::{ReadRoom, Rooms},
     stream_target::StreamTarget,
     tcp_back_end::TcpBackEnd,
 };
@@ -47,17 +47,17 @@ pub(crate) struct StreamClient {
     pub(crate) remote: SocketAddr,
     pub(crate) alpn: Vec<u8>,
     pub(crate) name: Option<String>,
-    /// Budget of the connection.
-    pub(crate) memory: ConnectionBudget,
+    /// Memory of the connection for what its streams read.
+    pub(crate) rooms: Rooms,
 }
 
 impl StreamClient {
-    fn of(connection: &Connection, local: SocketAddr, memory: &ConnectionBudget) -> Self {
+    fn of(connection: &Connection, local: SocketAddr, rooms: &Rooms) -> Self {
         Self {
             remote: connection.remote_address().unwrap_or(local),
             alpn: connection.alpn().unwrap_or_default(),
             name: connection.server_name(),
-            memory: memory.clone(),
+            rooms: rooms.clone(),
         }
     }
 }
@@ -83,6 +83,7 @@ pub(crate) async fn serve(
     }
     // Without a budget the connection has ended.
     let Some(memory) = connection.memory_budget() else { return };
+    let rooms = Rooms::new(&memory);
     carry_datagrams(connection.clone(), target);
     let mut drain = std::pin::pin!(context.drain());
     let (cause, mut streams) = (Cause::default(), tokio::task::JoinSet::new());
@@ -94,7 +95,7 @@ pub(crate) async fn serve(
         };
         // The connection has ended, and its streams notice by themselves.
         let Ok((send, recv)) = halves else { return };
-        let who = StreamClient::of(connection, context.local, &memory);
+        let who = StreamClient::of(connection, context.local, &rooms);
         streams.spawn(carry(send, recv, who, "stream", target.clone(), context.clone(), &cause));
     }
     let patience = context.shared.current().config.drain.0;
@@ -220,10 +221,7 @@ async fn stream<S: Outgoing, R: Incoming>(
             }
         };
     }
-    let Ok(room) = ReadRoom::new(&who.memory, 1) else {
-        give_up(&mut send, &mut recv, UNREACHABLE);
-        return "memory";
-    };
+    let room = who.rooms.one().await;
     let patience = target.config.connect_timeout.0;
     let Ok(Ok(_place)) = tokio::time::timeout(patience, target.places.acquire()).await else {
         give_up(&mut send, &mut recv, UNREACHABLE);
@@ -412,7 +410,7 @@ mod tests {
         task::{Context, Poll, Waker},
     };
 
-    use tiderace::ProcessBudget;
+    use tiderace::{ConnectionBudget, ProcessBudget};
 
     use super::*;
 
@@ -453,8 +451,8 @@ mod tests {
     #[test]
     fn what_is_read_for_a_client_is_charged_to_its_connection() {
         assert_eq!(held_for_a_stalled_client(1 << 20), (16 * 1024, 16 * 1024));
-        // Reads stay small where the connection has no more memory.
-        assert_eq!(held_for_a_stalled_client(5 * 1024), (4 * 1024, 4 * 1024));
+        // Reads stay small where the connection has little memory.
+        assert_eq!(held_for_a_stalled_client(5 * 1024), (2 * 1024, 2 * 1024));
     }
 
     #[test]

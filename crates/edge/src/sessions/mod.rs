@@ -35,6 +35,7 @@ use crate::{
     metrics::{KindReasonLabels, TunnelKind},
     observe::{Entry, Traffic},
     peer::Peer,
+    room::Rooms,
     session_route::SessionRoute,
     stream::StreamClient,
     upstream::switch::SwitchRequest,
@@ -146,7 +147,7 @@ impl SessionRoute {
             remote: peer.remote,
             alpn: session.protocol().unwrap_or_default().as_bytes().to_vec(),
             name: peer.quic.as_ref().and_then(tiderace::Connection::server_name),
-            memory: peer.memory.clone(),
+            rooms: Rooms::new(&peer.memory),
         };
         let task = SessionTask {
             session,

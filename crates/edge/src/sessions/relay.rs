@@ -2,7 +2,9 @@
 //! datagrams, resets, stops, drains and closes pass with their codes.
 //!
 //! **A slow side holds the other up.** A direction of a stream holds one read, charged to the client's connection, and reads no more before
-//! the other side has taken it. What was taken waits in the send buffer of a connection, which is bounded.
+//! the other side has taken it. What was taken waits in the send buffer of a connection, which is bounded. A stream for whose reads the
+//! client's connection has no memory waits for it, and keeps its place among the streams of the session: so the sender gets no credit for
+//! another one.
 //!
 //! **What came before a reset arrives before it** (RESET_STREAM_AT), as far as it was read here: nobody can tell here how much of it the sender
 //! counts on.
@@ -10,7 +12,6 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tiderace::ConnectionBudget;
 use tokio::task::JoinSet;
 use webtransport::{ReadError, RecvStream, SendStream, Session, SessionEnd, WriteError};
 
@@ -23,7 +24,7 @@ use crate::{
     ending::Cause,
     generation::Shared,
     observe::Direction,
-    room::ReadRoom,
+    room::{ReadRoom, Rooms},
     stream::{self, Entry},
 };
 
@@ -35,8 +36,8 @@ pub(super) struct Relay<'a> {
     pub(super) client: &'a Session,
     pub(super) back_end: &'a Session,
     pub(super) counters: &'a Counters,
-    /// Budget of the client's connection.
-    pub(super) memory: &'a ConnectionBudget,
+    /// Memory of the client's connection.
+    pub(super) rooms: &'a Rooms,
     /// Streams at a time, of both sides.
     pub(super) streams: usize,
     pub(super) shared: &'a Arc<Shared>,
@@ -113,30 +114,26 @@ impl Relay<'_> {
     fn begin(&self, opened: Opened, by: Direction, tasks: &mut JoinSet<()>) {
         self.counters.activity.note();
         self.counters.traffic.on_stream();
-        let refuse = |opened: Opened, code: u64, result| {
-            stream::count_refused(PROTOCOL, result, self.shared);
-            opened.refuse(u32::try_from(code).unwrap_or_default());
-        };
         if tasks.len() >= self.streams {
-            return refuse(opened, EXCESS, "excess");
+            stream::count_refused(PROTOCOL, "excess", self.shared);
+            return opened.refuse(u32::try_from(EXCESS).unwrap_or_default());
         }
-        let rooms = (ReadRoom::new(self.memory, 1), ReadRoom::new(self.memory, 1));
-        let (Ok(room), Ok(back_room)) = rooms else { return refuse(opened, stream::UNREACHABLE, "memory") };
         let entry = Entry::begin(self.shared, PROTOCOL, self.cause);
         let other = match by {
             Direction::Up => self.back_end.clone(),
             Direction::Down => self.client.clone(),
         };
-        let counters = self.counters.clone();
+        let (counters, rooms) = (self.counters.clone(), self.rooms.clone());
         tasks.spawn(async move {
             let (there, back) = match opened {
                 Opened::Bi(send, recv) => {
+                    let (room, back_room) = rooms.both().await;
                     let Ok((other_send, other_recv)) = other.open_bi().await else { return session_ends().await };
                     let back = copy(other_recv, send, by.opposite(), &counters, back_room);
                     tokio::join!(copy(recv, other_send, by, &counters, room), back)
                 }
                 Opened::Uni(recv) => {
-                    drop(back_room);
+                    let room = rooms.one().await;
                     let Ok(other_send) = other.open_uni().await else { return session_ends().await };
                     (copy(recv, other_send, by, &counters, room).await, Copied::Over)
                 }

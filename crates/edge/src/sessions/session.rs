@@ -141,7 +141,7 @@ impl SessionTask {
             client: &self.session,
             back_end: &onward.session,
             counters,
-            memory: &self.client.memory,
+            rooms: &self.client.rooms,
             streams: self.config.streams_per_session,
             shared: &self.context.shared,
             cause: &self.cause,
