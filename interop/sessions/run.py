@@ -41,7 +41,7 @@ key = "key.pem"
 [[route]]
 path = "/"
 tls = { roots = "cert.pem", name = "localhost" }
-webtransport = { origins = "*", to = "h3://%s", streams-per-session = 128 }
+webtransport = { origins = "*", to = "h3://%s" }
 """
 
 

@@ -39,8 +39,8 @@ section! {
         /// A connection to the back end has to be there within this time. The response of a back end that speaks WebTransport has the
         /// `timeout` of the route.
         connect_timeout: Span = Span::secs(5),
-        /// Streams at a time in a session. More are reset.
-        streams_per_session: usize = 64,
+        /// Streams at a time in a session, of the client and of a back end that speaks WebTransport. More are reset. A page may open 100.
+        streams_per_session: usize = 128,
         /// Sessions at a time of one client: an address (IPv4) or /64 (IPv6).
         sessions_per_client: usize = 100,
         /// Sessions that one client may begin per second.

@@ -153,6 +153,24 @@ async fn streams_that_find_no_memory_leave_their_session_usable() {
     assert_eq!(streams(&site, "completed"), f64::from(passed));
 }
 
+/// A page may have so many streams open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_streams_at_a_time_are_within_the_default() {
+    let site = Site::start("wt-hundred", &to(echo().await, ""));
+    let (_endpoint, session) = session(&site).await;
+    let mut open = Vec::new();
+    for _ in 0..100 {
+        let (mut send, recv) = within(session.open_bi()).await.unwrap();
+        send.write_all(b"open").await.unwrap();
+        open.push((send, recv));
+    }
+    for (mut send, mut recv) in open {
+        send.finish().unwrap();
+        assert_eq!(within(recv.read_to_end(100)).await.unwrap(), b"open");
+    }
+    assert_eq!((streams(&site, "completed"), streams(&site, "excess")), (100.0, 0.0));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_that_come_and_go_at_once_leave_nothing() {
     let back_end = echo().await;
