@@ -1,6 +1,6 @@
 //! Metrics of requests.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::OnceLock};
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -45,14 +45,27 @@ fn seconds() -> Histogram {
     Histogram::new([0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0])
 }
 
+/// Versions of HTTP, as labels say them.
+const PROTOCOLS: [&str; 3] = ["http/1.1", "h2", "h3"];
+
+/// Figures of the requests over one version of HTTP: looked up once, because each request counts in all of them.
+pub(crate) struct ProtocolFigures {
+    pub(crate) begun: Counter,
+    pub(crate) seconds: Histogram,
+    pub(crate) first_byte_seconds: Histogram,
+    pub(crate) in_flight: Gauge,
+    pub(crate) bytes_out: Counter,
+}
+
 /// Figures about requests, registered together.
 pub(crate) struct RequestMetrics {
-    pub(crate) begun: Family<ProtocolLabel, Counter>,
+    begun: Family<ProtocolLabel, Counter>,
     pub(crate) ended: Family<RequestLabels, Counter>,
-    pub(crate) seconds: ByProtocol<Histogram>,
-    pub(crate) first_byte_seconds: ByProtocol<Histogram>,
-    pub(crate) in_flight: Family<ProtocolLabel, Gauge>,
-    pub(crate) content_bytes: Family<DirectionLabels, Counter>,
+    seconds: ByProtocol<Histogram>,
+    first_byte_seconds: ByProtocol<Histogram>,
+    in_flight: Family<ProtocolLabel, Gauge>,
+    content_bytes: Family<DirectionLabels, Counter>,
+    of: [OnceLock<ProtocolFigures>; PROTOCOLS.len()],
     pub(crate) authentications: Family<AuthenticationLabels, Counter>,
     pub(crate) rate_limited: Family<LimitLabel, Counter>,
     pub(crate) rate_limit_clients: Family<LimitLabel, Gauge>,
@@ -62,7 +75,24 @@ impl RequestMetrics {
     /// Requests in flight, by version of HTTP.
     pub(crate) fn open(&self) -> BTreeMap<&'static str, i64> {
         let open = |protocol| (protocol, self.in_flight.get_or_create(&ProtocolLabel { protocol }).get());
-        ["http/1.1", "h2", "h3"].map(open).into()
+        PROTOCOLS.map(open).into()
+    }
+
+    /// Figures of the requests over this version of HTTP.
+    pub(crate) fn of(&self, protocol: &'static str) -> &ProtocolFigures {
+        let place = PROTOCOLS.iter().position(|known| *known == protocol);
+        debug_assert!(place.is_some(), "{protocol} is no version of HTTP");
+        let place = place.unwrap_or_default();
+        self.of[place].get_or_init(|| {
+            let label = ProtocolLabel { protocol };
+            ProtocolFigures {
+                begun: self.begun.get_or_create(&label).clone(),
+                seconds: self.seconds.get_or_create(&label).clone(),
+                first_byte_seconds: self.first_byte_seconds.get_or_create(&label).clone(),
+                in_flight: self.in_flight.get_or_create(&label).clone(),
+                bytes_out: self.content_bytes.get_or_create(&DirectionLabels { protocol, direction: "out" }).clone(),
+            }
+        })
     }
 
     pub(super) fn register(registry: &mut Registry) -> Self {
@@ -97,7 +127,7 @@ impl RequestMetrics {
             content_bytes: figure!(
                 registry,
                 "content_bytes",
-                "Bytes of content of requests (in) and responses (out)",
+                "Bytes of content of responses (out)",
                 Family::default()
             ),
             authentications: figure!(
@@ -118,6 +148,7 @@ impl RequestMetrics {
                 "Clients that a rate limit remembers",
                 Family::default()
             ),
+            of: Default::default(),
         }
     }
 }

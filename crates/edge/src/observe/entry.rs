@@ -24,7 +24,7 @@ use crate::{
     body::AnyBody,
     client_certificate::ClientCertificate,
     ending::{BodyError, Cause, Ending, ErrorWithEnding},
-    metrics::{DirectionLabels, Metrics, ProtocolLabel, RequestLabels},
+    metrics::{Metrics, RequestLabels},
     peer::Peer,
     policy::PolicyProgress,
 };
@@ -164,9 +164,9 @@ impl Entry {
     }
 
     fn open(books: &Books<'_>, log: &AccessLog, record: RequestRecord, peer: &Peer) -> Self {
-        let label = ProtocolLabel { protocol: peer.protocol };
-        books.metrics.requests.begun.get_or_create(&label).inc();
-        books.metrics.requests.in_flight.get_or_create(&label).inc();
+        let figures = books.metrics.requests.of(peer.protocol);
+        figures.begun.inc();
+        figures.in_flight.inc();
         let causes = Causes {
             own: Cause::default(),
             connection: peer.cause.clone(),
@@ -219,11 +219,7 @@ impl Entry {
     /// The answer has begun.
     fn on_head(&mut self, status: StatusCode) {
         let seconds = self.begun.elapsed().as_secs_f64();
-        self.metrics
-            .requests
-            .first_byte_seconds
-            .get_or_create(&ProtocolLabel { protocol: self.protocol })
-            .observe(seconds);
+        self.metrics.requests.of(self.protocol).first_byte_seconds.observe(seconds);
         self.head = Some((status, seconds));
     }
 
@@ -323,12 +319,11 @@ impl Drop for Entry {
         let (status, first_byte) =
             self.head.map_or_else(|| (ending.status(), None), |(status, seconds)| (status, Some(seconds)));
         let seconds = self.begun.elapsed().as_secs_f64();
-        let protocol = ProtocolLabel { protocol: self.protocol };
+        let figures = metrics.requests.of(self.protocol);
         if !self.is_tunnel {
-            metrics.requests.seconds.get_or_create(&protocol).observe(seconds);
+            figures.seconds.observe(seconds);
         }
-        let out = DirectionLabels { protocol: self.protocol, direction: "out" };
-        metrics.requests.content_bytes.get_or_create(&out).inc_by(self.bytes);
+        figures.bytes_out.inc_by(self.bytes);
         if let (Some(progress), Some(first_byte), true) = (&self.progress, first_byte, complete) {
             progress.on_answer(self.bytes, seconds - first_byte);
         }
@@ -381,7 +376,7 @@ impl Drop for Entry {
             trial.end(self.begun, ending);
         }
         metrics.requests.ended.get_or_create(&labels).inc();
-        metrics.requests.in_flight.get_or_create(&protocol).dec();
+        figures.in_flight.dec();
     }
 }
 
