@@ -281,13 +281,16 @@ async fn respond(
     let upstream = match &target.handler {
         RouteHandler::Files(files) => return files.answer(&request).into(),
         RouteHandler::Redirect(redirect) => return redirect.answer(request.uri()).into(),
+        // Boxed: their futures are large, and room for the largest would be in that of every request.
         RouteHandler::Proxy(proxy) => {
-            return proxied(proxy.answer(request, asked, &peer, entry).await);
+            return proxied(Box::pin(proxy.answer(request, asked, &peer, entry)).await);
         }
         RouteHandler::IpProxy(proxy) => {
-            return proxied(proxy.answer(request, asked, &peer, entry).await);
+            return proxied(Box::pin(proxy.answer(request, asked, &peer, entry)).await);
         }
-        RouteHandler::Sessions(sessions) => return sessions.answer(request, asked, target, &peer, entry).await.into(),
+        RouteHandler::Sessions(sessions) => {
+            return Box::pin(sessions.answer(request, asked, target, &peer, entry)).await.into();
+        }
         RouteHandler::Upstream(upstream) => upstream,
     };
     entry.set_fault(Ending::Broken);

@@ -3,7 +3,7 @@
 use std::{
     net::IpAddr,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU8, Ordering},
     },
     time::{Duration, Instant},
@@ -19,6 +19,7 @@ use hyper_util::{
     },
     rt::{TokioExecutor, TokioTimer},
 };
+use prometheus_client::metrics::counter::Counter;
 use rustls::pki_types::ServerName;
 use tiderace::{ProcessBudget, transport::memory::ProcessCharge};
 use tokio::{sync::Semaphore, task::AbortHandle};
@@ -32,11 +33,13 @@ use super::{
 use crate::{
     body::AnyBody,
     config::{Health, Protocol, Route, back_end},
-    metrics::{BackEndLabel, Metrics},
+    metrics::{BackEndLabel, BackEndResult, Metrics},
     trust::{RootsError, Trust},
     worker,
 };
 
+/// Result of a request that was answered.
+pub(super) const ANSWERED: &str = "answered";
 /// Time for which an unreachable back end without health checks is skipped.
 const PASSED_OVER: Duration = Duration::from_secs(2);
 /// Unused connections to a back end are kept for this long.
@@ -109,6 +112,8 @@ pub(crate) struct BackEnd {
     passed_over_until: Mutex<Option<Instant>>,
     asking: Mutex<Option<AbortHandle>>,
     metrics: Arc<Metrics>,
+    /// Answered requests: looked up once, because nearly every request counts there.
+    answered: OnceLock<Counter>,
 }
 
 impl BackEnd {
@@ -183,6 +188,7 @@ impl BackEnd {
             passed_over_until: Mutex::new(None),
             asking: Mutex::new(None),
             metrics: metrics.clone(),
+            answered: OnceLock::new(),
         });
         this.show();
         if let Some(health) = &this.health {
@@ -229,6 +235,16 @@ impl BackEnd {
         &self.name
     }
 
+    /// Counts a request by its result.
+    pub(super) fn count(&self, result: &'static str) {
+        let labels = || BackEndResult { back_end: self.name.clone(), result };
+        let of = || self.metrics.back_ends.requests.get_or_create(&labels()).clone();
+        match result {
+            ANSWERED => self.answered.get_or_init(of).inc(),
+            _ => of().inc(),
+        };
+    }
+
     /// Protocol spoken to the back end: `tls` as long as none is negotiated.
     pub(crate) fn protocol(&self) -> &'static str {
         match (self.protocol, self.chosen.load(Ordering::Relaxed)) {
@@ -262,19 +278,20 @@ impl BackEnd {
         request: Request<AnyBody>,
         queue: Duration,
     ) -> Result<Response<AnyBody>, SendError> {
+        // What is sent over QUIC is boxed: its futures are large, and there would be room for them in that of every request.
         // A back end over TCP has a connection for each request that switches to another protocol.
         let upgrades = request.headers().contains_key(header::UPGRADE);
         let quic = self.quic.as_ref();
         let mut not_over_quic = None;
         if let Some(quic) = quic.filter(|_| upgrades) {
-            match quic.switch(self.address_quic(without_content(&request)), queue).await? {
+            match Box::pin(quic.switch(self.address_quic(without_content(&request)), queue)).await? {
                 Switched::Answered(response) => return Ok(response),
                 Switched::OverTcp(why) => not_over_quic = Some(why),
             }
         } else if let Some(quic) = quic {
             match quic.reserve(queue).await {
                 Ok(reserved) => {
-                    let mut response = reserved.send(self.address_quic(request)).await?;
+                    let mut response = Box::pin(reserved.send(self.address_quic(request))).await?;
                     quic.on_answer();
                     self.chose(Version::HTTP_3);
                     // A server of HTTP/1.1 sends no response of this version.

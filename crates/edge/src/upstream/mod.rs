@@ -39,7 +39,7 @@ use crate::{
     body::{AnyBody, full, with_fate},
     config::{Balance, Route, back_end_name},
     ending::Ending,
-    metrics::{BackEndResult, Metrics},
+    metrics::Metrics,
     resolve::Resolve,
     setup::SetupError,
     trust::Trust,
@@ -230,45 +230,48 @@ impl Upstream {
                 let reason = format!("no name of a back end was resolved within {:?}", self.connect_timeout);
                 return Err(Failure { ending: Ending::Unreachable, reason, back_end: None, tries });
             };
-            let mut attempt = Attempt::new(&back_end, &self.metrics);
+            let mut attempt = Attempt::new(&back_end);
             let Some(place) = self.enter(&back_end).await else {
                 attempt.result = "queued";
                 let reason = format!("{}: no place for the request within {:?}", back_end.name(), self.queue_timeout);
                 return Err(failure(&back_end, Ending::Queued, reason, tries));
             };
             let body = body.take().unwrap_or_else(|| full(""));
-            let sent = back_end.send(Request::from_parts(head.clone(), body), self.queue_timeout);
+            let request = Request::from_parts(head.clone(), body);
             let mut unseen = false;
-            let (result, failed_by) = match tokio::time::timeout(self.timeout, sent).await {
-                Ok(Ok(mut response)) => {
-                    if let Some(new) = &self.sticky
-                        && !sticky.as_ref().is_some_and(|own| Arc::ptr_eq(own, &back_end))
-                    {
-                        response.headers_mut().extend(new.field(&back_end).map(|field| (header::SET_COOKIE, field)));
+            let (result, failed_by) =
+                match tokio::time::timeout(self.timeout, back_end.send(request, self.queue_timeout)).await {
+                    Ok(Ok(mut response)) => {
+                        if let Some(new) = &self.sticky
+                            && !sticky.as_ref().is_some_and(|own| Arc::ptr_eq(own, &back_end))
+                        {
+                            response
+                                .headers_mut()
+                                .extend(new.field(&back_end).map(|field| (header::SET_COOKIE, field)));
+                        }
+                        back_end.succeeded();
+                        attempt.result = back_end::ANSWERED;
+                        return Ok(Answer { response, place, back_end: back_end.name().to_owned(), tries });
                     }
-                    back_end.succeeded();
-                    attempt.result = "answered";
-                    return Ok(Answer { response, place, back_end: back_end.name().to_owned(), tries });
-                }
-                // RFC 9112 §6.3: a body that is malformed or breaks off is the client's fault, and says nothing of the back end.
-                Ok(Err(error)) if let Some(ending) = fate.get() => {
-                    let reason = format!("the content of the request: {}", chain(&error));
-                    (CANCELLED, failure(&back_end, ending, reason, tries))
-                }
-                Ok(Err(error)) => {
-                    unseen = error.is_unprocessed();
-                    if error.is_connect() {
-                        back_end.failed();
+                    // RFC 9112 §6.3: a body that is malformed or breaks off is the client's fault, and says nothing of the back end.
+                    Ok(Err(error)) if let Some(ending) = fate.get() => {
+                        let reason = format!("the content of the request: {}", chain(&error));
+                        (CANCELLED, failure(&back_end, ending, reason, tries))
                     }
-                    let reason = format!("{}: {}", back_end.name(), chain(&error));
-                    let (result, ending) = error.outcome();
-                    (result, failure(&back_end, ending, reason, tries))
-                }
-                Err(_) => {
-                    let reason = format!("{}: no answer within {:?}", back_end.name(), self.timeout);
-                    ("timeout", failure(&back_end, Ending::Timeout, reason, tries))
-                }
-            };
+                    Ok(Err(error)) => {
+                        unseen = error.is_unprocessed();
+                        if error.is_connect() {
+                            back_end.failed();
+                        }
+                        let reason = format!("{}: {}", back_end.name(), chain(&error));
+                        let (result, ending) = error.outcome();
+                        (result, failure(&back_end, ending, reason, tries))
+                    }
+                    Err(_) => {
+                        let reason = format!("{}: no answer within {:?}", back_end.name(), self.timeout);
+                        ("timeout", failure(&back_end, Ending::Timeout, reason, tries))
+                    }
+                };
             attempt.result = result;
             drop((place, attempt));
             if tries > self.retries || !no_content || !(unseen || idempotent && result == "broken") {
@@ -291,20 +294,18 @@ const CANCELLED: &str = "cancelled";
 struct Attempt {
     back_end: Arc<BackEnd>,
     result: &'static str,
-    metrics: Arc<Metrics>,
 }
 
 impl Attempt {
-    fn new(back_end: &Arc<BackEnd>, metrics: &Arc<Metrics>) -> Self {
+    fn new(back_end: &Arc<BackEnd>) -> Self {
         // Until something else is known: dropped before, it was given up.
-        Self { back_end: back_end.clone(), result: CANCELLED, metrics: metrics.clone() }
+        Self { back_end: back_end.clone(), result: CANCELLED }
     }
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        let labels = BackEndResult { back_end: self.back_end.name().to_owned(), result: self.result };
-        self.metrics.back_ends.requests.get_or_create(&labels).inc();
+        self.back_end.count(self.result);
     }
 }
 
