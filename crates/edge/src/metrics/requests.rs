@@ -124,12 +124,7 @@ impl RequestMetrics {
                 by_protocol()
             ),
             in_flight: figure!(registry, "requests_in_flight", "Requests in flight", Family::default()),
-            content_bytes: figure!(
-                registry,
-                "content_bytes",
-                "Bytes of content of responses (out)",
-                Family::default()
-            ),
+            content_bytes: figure!(registry, "content_bytes", "Bytes of content of responses (out)", Family::default()),
             authentications: figure!(
                 registry,
                 "authentications",
