@@ -56,6 +56,7 @@ mod relay;
 mod row;
 mod soak;
 mod speed;
+mod tcp_claim_sets;
 mod tcp_claims;
 mod tests;
 mod truth;

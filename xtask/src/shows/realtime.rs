@@ -52,7 +52,7 @@ pub(crate) fn cases() -> Vec<Case> {
         ),
         case(
             "claims",
-            "published claims about QUIC against TCP, beside the kernel's; two of nine scenarios without --long",
+            "published claims about QUIC against TCP, beside the kernel's; two of nine, or with --long all, also with 20 connections",
             super::tcp_claims::measure,
         ),
         case("soak", "memory of both ends over an hour; six hours with --long", super::soak::measure),

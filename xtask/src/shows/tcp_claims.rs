@@ -10,151 +10,44 @@ use super::{
     command::load,
     matrices::program,
     row::{Row, Target},
+    tcp_claim_sets::{ALONE, CLAIMS, LANES, LOSSES, Ratio, Set, Share},
 };
 
 /// A scenario takes some minutes.
 const LIMIT: Duration = Duration::from_secs(1_800);
 
-/// A figure of one contender over that of another; shares, which may be zero, as a difference.
-struct Ratio {
-    figure: &'static str,
-    of: &'static str,
-    over: &'static str,
-}
-
-const fn ratio(figure: &'static str, of: &'static str, over: &'static str) -> Ratio {
-    Ratio { figure, of, over }
-}
-
-const CUBIC: &str = "tiderace cubic";
-const AUTO: &str = "tiderace auto";
-const KERNEL: &str = "kernel-cubic";
-const HTTP1: &str = "kernel-cubic:http1:6";
-
-/// Scenarios, and the ratios that answer their claims.
-const CLAIMS: [(&str, &[Ratio]); 9] = [
-    (
-        "api",
-        &[
-            ratio("request_p50", CUBIC, KERNEL),
-            ratio("request_p50", AUTO, KERNEL),
-            ratio("request_p95", CUBIC, KERNEL),
-            ratio("request_p95", AUTO, KERNEL),
-            ratio("request_p95", "kernel-bbr", KERNEL),
-        ],
-    ),
-    (
-        "feed",
-        &[
-            ratio("request_p50", CUBIC, KERNEL),
-            ratio("request_p50", AUTO, KERNEL),
-            ratio("request_p50", AUTO, HTTP1),
-            ratio("feed_seen", AUTO, KERNEL),
-            ratio("feed_seen", HTTP1, KERNEL),
-        ],
-    ),
-    ("proxy", &[ratio("goodput", CUBIC, KERNEL), ratio("goodput", AUTO, KERNEL)]),
-    (
-        "uploads",
-        &[
-            ratio("goodput", "kernel-cubic:4", KERNEL),
-            ratio("goodput", CUBIC, KERNEL),
-            ratio("goodput", AUTO, KERNEL),
-            ratio("goodput", AUTO, "kernel-cubic:4"),
-        ],
-    ),
-    (
-        "blocking",
-        &[
-            ratio("request_p50", CUBIC, KERNEL),
-            ratio("request_p95", CUBIC, KERNEL),
-            ratio("request_p95", AUTO, KERNEL),
-            ratio("request_p95", HTTP1, KERNEL),
-            ratio("request_p95", "kernel-bbr", KERNEL),
-        ],
-    ),
-    (
-        "setup",
-        &[
-            ratio("flow_p50", "tiderace new connection", KERNEL),
-            ratio("flow_p50", "tiderace 0-RTT", KERNEL),
-            ratio("flow_p50", "tiderace new connection", "kernel-cubic:tls1.2"),
-            ratio("flow_p50", "kernel-cubic:tls1.2", KERNEL),
-            ratio("flow_p50", "kernel-cubic:fast-open", KERNEL),
-            ratio("flow_p50", "kernel-cubic:fast-open:x25519", KERNEL),
-            ratio("flow_p50", "tiderace 0-RTT", "kernel-cubic:fast-open:x25519"),
-            ratio("flow_p95", "tiderace new connection", KERNEL),
-            ratio("flow_p95", "tiderace 0-RTT", KERNEL),
-            ratio("flow_p95", "kernel-cubic:fast-open:x25519", KERNEL),
-        ],
-    ),
-    ("buffer", &[ratio("goodput", "kernel-cubic:buffer=128KiB", KERNEL), ratio("goodput", CUBIC, KERNEL)]),
-    (
-        "home",
-        &[
-            ratio("goodput", CUBIC, KERNEL),
-            ratio("goodput", AUTO, KERNEL),
-            ratio("cpu", CUBIC, KERNEL),
-            ratio("cpu", AUTO, KERNEL),
-        ],
-    ),
-    ("video", &[ratio("video_stalled", CUBIC, KERNEL), ratio("video_stalled", AUTO, KERNEL)]),
-];
-
-/// A share of the connections of a contender, in percent, with the share that a claim has.
-struct Share {
-    figure: &'static str,
-    of: &'static str,
-    claimed: Option<f64>,
-}
-
-/// Scenario that counts connections, and the shares of them that answer its claims.
-const LOSSES: (&str, &[Share]) = (
-    "losses",
-    &[
-        Share { figure: "resent", of: KERNEL, claimed: Some(45.0) },
-        Share { figure: "resent_setup", of: KERNEL, claimed: Some(30.0) },
-        Share { figure: "resent_after", of: KERNEL, claimed: None },
-        Share { figure: "resent", of: "kernel-cubic:x25519", claimed: Some(45.0) },
-        Share { figure: "resent_setup", of: "kernel-cubic:x25519", claimed: Some(30.0) },
-    ],
-);
-
-/// Scenarios that run one after another, beside those of the other lanes: they take little of a CPU.
-const LANES: [&[&str]; 3] =
-    [&["api", "feed"], &["setup", "video", "losses"], &["buffer", "uploads", "blocking", "proxy"]];
-/// Scenarios that run alone, because CPU time is compared.
-const ALONE: &[&str] = &["home"];
-
-/// Runs the scenarios: two short ones, or with `--long` all, which takes half an hour.
+/// Runs the scenarios: two short ones, or with `--long` all, with their own connections and with 20, which takes 45 minutes.
 pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     let program = program(context)?;
-    let wanted = |name: &&&str| context.long || ["setup", "buffer"].contains(*name);
-    let lane = |names: &[&'static str], beside: &[&str]| -> Vec<(&'static str, Result<Runs>)> {
-        names.iter().filter(wanted).map(|&name| (name, run(context, &program, name, beside))).collect()
+    let wanted = |set: &&Set| context.long || (["setup", "buffer"].contains(&set.scenario) && !set.is_twenty);
+    let lane = |sets: &[Set], beside: &[&str]| -> Vec<(Set, Result<Runs>)> {
+        sets.iter().filter(wanted).map(|&set| (set, run(context, &program, set, beside))).collect()
     };
     // Packets that are late or lost on this machine make a run invalid all the same.
     let mut all: Vec<_> = thread::scope(|scope| {
-        let lanes = LANES.map(|names| scope.spawn(move || lane(names, &["--accept-busy"])));
+        let lanes = LANES.map(|sets| scope.spawn(move || lane(sets, &["--accept-busy"])));
         lanes.into_iter().flat_map(|lane| lane.join().unwrap_or_default()).collect()
     });
     all.extend(lane(ALONE, &[]));
-    let mut rows = Vec::new();
-    for (name, ratios) in CLAIMS {
-        match all.iter().find(|(ran, _)| *ran == name) {
-            Some((_, Ok(runs))) => rows.extend(ratios.iter().map(|ratio| row(name, ratio, runs))),
-            Some((_, Err(error))) => rows.push(Row::unmeasured(name, error)),
-            None if context.long => rows.push(Row::unmeasured(name, &anyhow::anyhow!("it did not run"))),
-            None => {}
+    let rows = |set: Set, answers: &dyn Fn(&str, &Runs) -> Vec<Row>| -> Vec<Row> {
+        match all.iter().find(|(ran, _)| *ran == set) {
+            Some((_, Ok(runs))) => answers(&set.name(), runs),
+            Some((_, Err(error))) => vec![Row::unmeasured(&set.name(), error)],
+            None if context.long => vec![Row::unmeasured(&set.name(), &anyhow::anyhow!("it did not run"))],
+            None => Vec::new(),
+        }
+    };
+    let mut answers = Vec::new();
+    for claim in &CLAIMS {
+        for is_twenty in [false, true].into_iter().take(1 + usize::from(claim.twenty.is_some())) {
+            let set = Set { scenario: claim.scenario, is_twenty };
+            answers.extend(rows(set, &|name, runs| claim.ratios.iter().map(|ratio| row(name, ratio, runs)).collect()));
         }
     }
-    let (name, shares) = LOSSES;
-    match all.iter().find(|(ran, _)| *ran == name) {
-        Some((_, Ok(runs))) => rows.extend(shares.iter().map(|one| share(name, one, runs))),
-        Some((_, Err(error))) => rows.push(Row::unmeasured(name, error)),
-        None => {}
-    }
-    Ok(rows)
+    let (scenario, shares) = LOSSES;
+    let set = Set { scenario, is_twenty: false };
+    answers.extend(rows(set, &|name, runs| shares.iter().map(|one| share(name, one, runs)).collect()));
+    Ok(answers)
 }
 
 /// A share of the connections, beside the claim.
@@ -179,12 +72,13 @@ fn verdict(claimed: f64, interval: Option<[f64; 2]>) -> String {
 /// Figures by contender and seed.
 type Runs = BTreeMap<String, BTreeMap<u64, BTreeMap<String, f64>>>;
 
-fn run(context: &Context, program: &Path, name: &str, options: &[&str]) -> Result<Runs> {
-    let file = context.root.join(format!("scenarios/real-time/{name}.toml"));
+fn run(context: &Context, program: &Path, set: Set, options: &[&str]) -> Result<Runs> {
+    let file = context.root.join(format!("scenarios/real-time/{}.toml", set.scenario));
     let out = context.commands.target().join("shows/real-time");
     let mut command = Command::new(program);
     command.arg("lab").arg("run").arg(file).args(["--real-time", "--json", "--out"]).arg(&out).args(options);
-    let ended = context.commands.run(&format!("real-time-{name}"), &mut command, LIMIT)?;
+    command.args(set.options());
+    let ended = context.commands.run(&format!("real-time-{}", set.name()), &mut command, LIMIT)?;
     // A report of which some runs do not count is one nevertheless.
     ensure!(matches!(ended.code, Some(0 | 1)), "{}", ended.reason());
     let report: Value = serde_json::from_str(&ended.stdout).with_context(|| ended.reason())?;
@@ -233,7 +127,7 @@ fn plain(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::tcp_claim_sets::KERNEL, *};
 
     #[test]
     fn claims_stand_beside_the_interval() {
