@@ -73,7 +73,7 @@ pub(crate) fn cannot_listen(address: SocketAddr, error: &io::Error) -> Failure {
     let failure = Failure::new(format_args!("cannot listen on {address}: {}", plain(error)));
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            failure.hint("another program has this port; choose another one with `--listen`, or port 0 for any")
+            failure.hint("another program has this port; choose another one, or port 0 for any")
         }
         io::ErrorKind::AddrNotAvailable => failure.hint("no network interface of this machine has this address"),
         io::ErrorKind::PermissionDenied => failure.hint("ports below 1024 are reserved; choose a higher one"),

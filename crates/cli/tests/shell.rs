@@ -38,7 +38,8 @@ fn the_exit_code_is_that_of_the_command() {
     assert_eq!(code("kill -TERM $$"), Some(128 + 15));
     let missing = shell(&["--quiet", "--", "./there-is-no-such-program"]).output().unwrap();
     assert_eq!(missing.status.code(), Some(127));
-    assert!(String::from_utf8_lossy(&missing.stderr).contains("cannot start ./there-is-no-such-program"));
+    let stderr = String::from_utf8_lossy(&missing.stderr);
+    assert!(stderr.contains("cannot start ./there-is-no-such-program") && stderr.contains("\nhint: "), "{stderr}");
     let addresses = shell(&["--quiet", "--", "sh", "-c", "echo $TIDERACE_SERVER $TIDERACE_CLIENT"]).output().unwrap();
     assert_eq!(addresses.stdout, b"10.2.0.1 10.1.0.1\n");
 }

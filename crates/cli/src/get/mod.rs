@@ -30,6 +30,9 @@ use crate::{
 
 /// Heading of the options about the answer.
 const ANSWER: &str = "Answer";
+/// Hint for a host without an address.
+pub(crate) const UNKNOWN_HOST: &str =
+    "check its spelling and this machine's resolver; `--resolve HOST:PORT:ADDRESS` gives an address";
 
 /// Fetch URLs over QUIC, raced against TCP, and report what the race shows about the network.
 ///
@@ -234,9 +237,10 @@ async fn ask(args: &Args, client: &Client, mut asked: Asked, route: &Route) -> R
         }
         let fetched = match client.send(asked.request()?, route).await {
             Ok(fetched) => fetched,
-            Err(error @ (FetchError::Url(_) | FetchError::Resolve { .. })) => {
+            Err(error @ FetchError::Url(_)) => {
                 return Err(Failure::new(error).hint("write it like https://localhost:8443/"));
             }
+            Err(error @ FetchError::Resolve { .. }) => return Err(Failure::new(error).hint(UNKNOWN_HOST)),
             Err(error) => {
                 complain(&error);
                 if let Some(Cause::Certificate { .. }) = error.cause() {

@@ -37,7 +37,7 @@ impl Exporter {
                 .hint("give an address of this host or of a private network, such as 127.0.0.1:9465"));
         }
         let failed = |error: io::Error| Failure::new(format_args!("cannot listen at {at}: {}", address::plain(&error)));
-        let listener = TcpListener::bind(at).map_err(|error| failed(error).hint("is the port in use?"))?;
+        let listener = TcpListener::bind(at).map_err(|error| address::cannot_listen(at, &error))?;
         let address = listener.local_addr().map_err(failed)?;
         let ended = Arc::new(AtomicBool::new(false));
         let over = ended.clone();

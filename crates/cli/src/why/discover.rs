@@ -20,7 +20,10 @@ use super::{
     exchange::Target,
     report,
 };
-use crate::{failure::Failure, get::request::https};
+use crate::{
+    failure::Failure,
+    get::{UNKNOWN_HOST, request::https},
+};
 
 /// Time for which an answer of the UDP port is waited for.
 const ANSWERS: Duration = Duration::from_secs(1);
@@ -44,9 +47,10 @@ pub(super) async fn find(args: &Args, watch: client::Watch) -> Result<(Target, F
     let is_named = host.parse::<IpAddr>().is_err();
     let asked = is_named && !known.iter().any(|known| known.host == host && known.port == port);
     let resolver = Resolver::system().with_addresses(known);
-    let looked = resolver.resolve(&host, port).await.map_err(|why| {
-        Failure::new(FetchError::Resolve { host: host.clone(), why }).hint("write it like https://localhost:8443/")
-    })?;
+    let looked = resolver
+        .resolve(&host, port)
+        .await
+        .map_err(|why| Failure::new(FetchError::Resolve { host: host.clone(), why }).hint(UNKNOWN_HOST))?;
     let offers = looked.offer.as_ref().is_some_and(client::resolve::Offer::has_http3);
     let tcp = reachable(&looked.tcp, args.connect_timeout).await.ok_or_else(|| {
         Failure::new(format_args!("nothing answers over TCP at {host}, port {port}"))

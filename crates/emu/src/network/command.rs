@@ -203,6 +203,7 @@ pub fn supervise(program: &[OsString]) -> io::Result<u8> {
         Ok(child) => i32::try_from(child.id()).unwrap_or(-1),
         Err(error) => {
             eprintln!("error: cannot start {}: {error}", name.display());
+            eprintln!("hint: is it installed, and in PATH? A file needs its path and the right to be executed");
             return Ok(127);
         }
     };
