@@ -241,15 +241,55 @@ fn a_hidden_path_is_found_and_becomes_a_scenario() {
     assert!(number(figure(&report, "loss-burst", Some("down")), "value") > 1.0, "{report}");
     // The file is what the laboratory takes.
     let scenario = lab::scenario::load(file.to_str().unwrap()).unwrap();
-    assert_eq!(
-        (scenario.name.as_str(), scenario.path.down.mtu, scenario.path.up().mtu),
-        ("my-path", Some(1_391), Some(1_317))
-    );
+    // The devices of an emulated network do not know either MTU, as those of the path did not.
+    let [down, up] = [&scenario.path.down, scenario.path.up()].map(|link| (link.mtu, link.changes[0].mtu));
+    assert_eq!((scenario.name.as_str(), down, up), ("my-path", (None, Some(1_391)), (None, Some(1_317))));
     let shell = Command::new(env!("CARGO_BIN_EXE_tiderace"))
         .args(["lab", "shell", file.to_str().unwrap(), "--quiet", "--", "true"])
         .output()
         .unwrap();
     assert!(shell.status.success(), "{}", String::from_utf8_lossy(&shell.stderr));
+}
+
+#[test]
+fn a_written_scenario_is_measured_as_well() {
+    let scratch = Scratch::new("probe-verify");
+    let file = scratch.0.join("loss-free.toml");
+    let path: String = PATH.lines().filter(|line| !line.starts_with("loss")).map(|line| format!("{line}\n")).collect();
+    std::fs::write(&file, path).unwrap();
+    let program = env!("CARGO_BIN_EXE_tiderace");
+    let server = format!("exec {program} probe --serve 10.2.0.1:4433 --open --json");
+    let mut command = Command::new(program);
+    command.args(["lab", "shell", file.to_str().unwrap(), "--server", &server, "--", program]);
+    command.args(["probe", "10.2.0.1:4433", "--insecure", "--yes", "--json", "--time", "15 s", "--verify"]);
+    let output = command.env_remove("RUST_LOG").stdin(Stdio::null()).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let Ok(report) = serde_json::from_slice::<Value>(&output.stdout) else {
+        assert!(stderr.contains("hint: "), "{stderr}");
+        eprintln!("not tested, since this system refuses: {stderr}");
+        return;
+    };
+    let checks = report["verification"]["checks"].as_array();
+    let Some(checks) = checks else {
+        // Of a network within a network: the report stands, and the reason as well.
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains("nothing is verified") && report["figures"].is_array(), "{stderr}: {report}");
+        return;
+    };
+    let check = |name: &str, direction: Option<&str>| {
+        let found = checks.iter().find(|check| check["name"] == name && check["direction"].as_str() == direction);
+        found.unwrap_or_else(|| panic!("no {name} {direction:?}: {report}"))
+    };
+    // Propagation and MTU of the emulated path do not depend on how busy this machine is.
+    assert!(check("rtt-min", None)["emulated"].as_f64().unwrap() >= 40.0, "{report}");
+    assert_eq!(check("mtu", Some("down"))["emulated"], 1_391.0, "{report}");
+    assert_eq!(check("mtu", Some("up"))["agrees"], true, "{report}");
+    let all_agree = checks.iter().all(|check| check["agrees"] == true) && report["verification"]["doubt"].is_null();
+    assert_eq!(report["verification"]["agrees"], all_agree, "{report}");
+    assert_eq!(output.status.code(), Some(i32::from(!all_agree)), "{stderr}");
+    // With nothing that loads the path there is no scenario.
+    let both = run(&["probe", "127.0.0.1:9", "--idle", "--verify"]);
+    assert_eq!(both.status.code(), Some(2), "{}", String::from_utf8_lossy(&both.stderr));
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //!
 //! - [`client`] measures, [`serve`] answers; [`protocol`] has their messages over QUIC, [`wire`] the datagrams, [`port`] the socket.
 //! - [`estimate`] computes figures from packets, [`results`] holds these with their cost, [`report`] prints them.
-//! - [`recommend`] has the rows of docs/choose.md, [`scenario`] writes a file for the laboratory, [`consent`] asks before the path is
-//!   loaded.
+//! - [`recommend`] has the rows of docs/choose.md, [`scenario`] writes a file for the laboratory, [`verify`] measures that file,
+//!   [`consent`] asks before the path is loaded.
 
 mod client;
 mod consent;
@@ -15,6 +15,7 @@ mod report;
 mod results;
 mod scenario;
 mod serve;
+mod verify;
 mod wire;
 
 use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, process::ExitCode, time::Duration};
@@ -47,12 +48,14 @@ const SERVE: &str = "Serve (with --serve)";
 ///
 /// Ctrl-C ends the run early. The report then has the figures up to that moment, and notes name the others.
 ///
-/// Exit code 0: measured; notes name what could not be measured. 1: interrupted. 2: an option is wrong, the server cannot be reached, or it refuses.
+/// Exit code 0: measured; notes name what could not be measured. 1: interrupted, or --verify found a difference. 2: an option is wrong, the server cannot be
+/// reached, or it refuses; with --verify, this machine has no emulated networks.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
   tiderace probe --serve 0.0.0.0:4433
   tiderace probe 192.0.2.1:4433 --pin FINGERPRINT --token TOKEN
   tiderace probe 192.0.2.1:4433 --pin FINGERPRINT --token TOKEN --yes --json --scenario my-path.toml
+  tiderace probe 192.0.2.1:4433 --pin FINGERPRINT --token TOKEN --yes --scenario my-path.toml --verify
   tiderace lab run my-path.toml
   tiderace probe 192.0.2.1:4433 --pin FINGERPRINT --token TOKEN --yes --screen
   tiderace probe 192.0.2.1:4433 --pin FINGERPRINT --token TOKEN --idle --nat-timeout '2 min'
@@ -102,6 +105,10 @@ struct ProbeArgs {
     /// Write a scenario with this path, for `tiderace lab run FILE`
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
+    /// Measure the scenario, too, on an emulated path of this machine (Linux; as root or in a user namespace), and compare; takes as long
+    /// again
+    #[arg(long, conflicts_with_all = ["idle", "serve"])]
+    verify: bool,
     /// Wait for the handshake for at most this time
     #[arg(long, value_name = "TIME", default_value = "10 s", value_parser = duration_text::parse)]
     timeout: Duration,
@@ -151,6 +158,10 @@ impl ProbeArgs {
             return Err(Failure::new("`--bytes` is below 1 MB, in which hardly anything can be measured")
                 .hint("a rate of R takes about R × 5 s; `--idle` takes some 100 kB"));
         }
+        if self.verify && !cfg!(target_os = "linux") {
+            return Err(Failure::new("`--verify` needs an emulated path, which this system does not have")
+                .hint("write a scenario with `--scenario FILE`, and verify on Linux"));
+        }
         if self.timeout.is_zero() {
             return Err(Failure::new("no handshake is complete within no time").hint("give `--timeout` more than 0"));
         }
@@ -175,10 +186,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 async fn measure(server: &str, args: &Args) -> Result<ExitCode, Failure> {
     args.probe.check()?;
     let results = client::run(server, &args.probe, args.json).await?;
+    let verification = if args.probe.verify { Some(verify::run(&results, &args.probe).await) } else { None };
+    let verified = verification.as_ref().and_then(|result| result.as_ref().ok());
     if args.json {
-        write_json_line(&report::json(&results, server))?;
+        let mut report = report::json(&results, server);
+        if args.probe.verify {
+            report["verification"] = serde_json::json!(verified);
+        }
+        write_json_line(&report)?;
     } else {
-        write_out(&report::text(&results, server))?;
+        write_out(&(report::text(&results, server) + &verified.map_or_else(String::new, verify::Verification::text)))?;
     }
     if let Some(file) = &args.probe.scenario {
         let name = file.file_stem().and_then(|stem| stem.to_str()).map_or_else(|| "measured".to_owned(), scenario_name);
@@ -191,7 +208,8 @@ async fn measure(server: &str, args: &Args) -> Result<ExitCode, Failure> {
         })?;
         eprintln!("scenario: tiderace lab run {}", file.display());
     }
-    Ok(if results.is_partial { ExitCode::from(UNSOUND) } else { ExitCode::SUCCESS })
+    let agrees = verification.transpose()?.is_none_or(|verification| verification.agrees);
+    Ok(if results.is_partial || !agrees { ExitCode::from(UNSOUND) } else { ExitCode::SUCCESS })
 }
 
 /// Lower-case letters, digits and hyphens, as names of scenarios are.

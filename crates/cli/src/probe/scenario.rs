@@ -82,7 +82,12 @@ fn link(out: &mut String, way: &DirectionResults, delay_ms: f64) {
             writeln!(out, "reorder = {{ probability = \"{:.4} %\", delay = \"10 ms\" }}", order.share.value * 100.0);
     }
     if let Some(mtu) = way.mtu.as_ref().map(|mtu| mtu.value).filter(|mtu| mtu.lost.is_some()) {
-        let _ = writeln!(out, "mtu = {}", mtu.passes);
+        // Devices of an emulated network take over `mtu`, and TCP learns it from them. Of a black hole they must not know.
+        let _ = if mtu.is_of_interface {
+            writeln!(out, "mtu = {}", mtu.passes)
+        } else {
+            writeln!(out, "changes = [{{ at = \"0 s\", mtu = {} }}]", mtu.passes)
+        };
     }
 }
 
@@ -132,7 +137,7 @@ mod tests {
         let text = text(&path(), "measured", "192.0.2.1:4433").unwrap();
         let scenario = lab::scenario::parse(&text, "measured").unwrap_or_else(|error| panic!("{error}\n{text}"));
         let down = &scenario.path.down;
-        assert_eq!((down.rate.unwrap().as_bps(), down.mtu), (20_040_000, Some(1_400)));
+        assert_eq!((down.rate.unwrap().as_bps(), down.mtu, down.changes[0].mtu), (20_040_000, None, Some(1_400)));
         assert_eq!(down.queue.bytes().unwrap().as_bytes(), 125_300);
         assert_eq!(down.delay, std::time::Duration::from_micros(25_100));
         assert!(

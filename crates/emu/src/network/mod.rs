@@ -41,6 +41,7 @@ pub use load::{CpuTime, Load, thread_cpu};
 pub use port::{Buffer, Port, Waiter, address, now};
 pub use privilege::Privilege;
 pub use space::Namespace;
+pub use sys::die_with_this_thread;
 pub use tcp::{TcpInfo, accept_fast_open, connect_fast_open, controllers, is_multipath, permit_fast_open};
 
 /// Address of the client side.

@@ -37,7 +37,7 @@ pub(super) fn identity() -> (u32, u32) {
 }
 
 /// Has the kernel kill the command when the thread that starts it ends, however that comes.
-pub(super) fn die_with_this_thread(command: &mut Command) {
+pub fn die_with_this_thread(command: &mut Command) {
     // SAFETY: between fork and exec the closure only makes one system call, which is async-signal-safe.
     unsafe {
         command.pre_exec(|| check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)).map(drop));
