@@ -253,7 +253,7 @@ fn a_hidden_path_is_found_and_becomes_a_scenario() {
 
 #[test]
 fn a_written_scenario_is_measured_as_well() {
-    let scratch = Scratch::new("probe-verify");
+    let scratch = Scratch::new("probe-check-scenario");
     let file = scratch.0.join("loss-free.toml");
     let path: String = PATH.lines().filter(|line| !line.starts_with("loss")).map(|line| format!("{line}\n")).collect();
     std::fs::write(&file, path).unwrap();
@@ -261,7 +261,7 @@ fn a_written_scenario_is_measured_as_well() {
     let server = format!("exec {program} probe --serve 10.2.0.1:4433 --open --json");
     let mut command = Command::new(program);
     command.args(["lab", "shell", file.to_str().unwrap(), "--server", &server, "--", program]);
-    command.args(["probe", "10.2.0.1:4433", "--insecure", "--yes", "--json", "--time", "15 s", "--verify"]);
+    command.args(["probe", "10.2.0.1:4433", "--insecure", "--yes", "--json", "--time", "15 s", "--check-scenario"]);
     let output = command.env_remove("RUST_LOG").stdin(Stdio::null()).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     let Ok(report) = serde_json::from_slice::<Value>(&output.stdout) else {
@@ -269,11 +269,11 @@ fn a_written_scenario_is_measured_as_well() {
         eprintln!("not tested, since this system refuses: {stderr}");
         return;
     };
-    let checks = report["verification"]["checks"].as_array();
+    let checks = report["scenario_check"]["checks"].as_array();
     let Some(checks) = checks else {
         // Of a network within a network: the report stands, and the reason as well.
         assert_eq!(output.status.code(), Some(2), "{stderr}");
-        assert!(stderr.contains("nothing is verified") && report["figures"].is_array(), "{stderr}: {report}");
+        assert!(stderr.contains("the scenario is not checked") && report["figures"].is_array(), "{stderr}: {report}");
         return;
     };
     let check = |name: &str, direction: Option<&str>| {
@@ -284,11 +284,11 @@ fn a_written_scenario_is_measured_as_well() {
     assert!(check("rtt-min", None)["emulated"].as_f64().unwrap() >= 40.0, "{report}");
     assert_eq!(check("mtu", Some("down"))["emulated"], 1_391.0, "{report}");
     assert_eq!(check("mtu", Some("up"))["agrees"], true, "{report}");
-    let all_agree = checks.iter().all(|check| check["agrees"] == true) && report["verification"]["doubt"].is_null();
-    assert_eq!(report["verification"]["agrees"], all_agree, "{report}");
+    let all_agree = checks.iter().all(|check| check["agrees"] == true) && report["scenario_check"]["doubt"].is_null();
+    assert_eq!(report["scenario_check"]["agrees"], all_agree, "{report}");
     assert_eq!(output.status.code(), Some(i32::from(!all_agree)), "{stderr}");
     // With nothing that loads the path there is no scenario.
-    let both = run(&["probe", "127.0.0.1:9", "--idle", "--verify"]);
+    let both = run(&["probe", "127.0.0.1:9", "--idle", "--check-scenario"]);
     assert_eq!(both.status.code(), Some(2), "{}", String::from_utf8_lossy(&both.stderr));
 }
 

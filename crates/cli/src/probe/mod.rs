@@ -2,9 +2,10 @@
 //!
 //! - [`client`] measures, [`serve`] answers; [`protocol`] has their messages over QUIC, [`wire`] the datagrams, [`port`] the socket.
 //! - [`estimate`] computes figures from packets, [`results`] holds these with their cost, [`report`] prints them.
-//! - [`recommend`] has the rows of docs/choose.md, [`scenario`] writes a file for the laboratory, [`verify`] measures that file,
+//! - [`recommend`] has the rows of docs/choose.md, [`scenario`] writes a file for the laboratory, [`check_scenario`] measures that file,
 //!   [`consent`] asks before the path is loaded.
 
+mod check_scenario;
 mod client;
 mod consent;
 mod estimate;
@@ -15,7 +16,6 @@ mod report;
 mod results;
 mod scenario;
 mod serve;
-mod verify;
 mod wire;
 
 use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, process::ExitCode, time::Duration};
@@ -48,14 +48,14 @@ const SERVE: &str = "Serve (with --serve)";
 ///
 /// Ctrl-C ends the run early. The report then has the figures up to that moment, and notes name the others.
 ///
-/// Exit code 0: measured; notes name what could not be measured. 1: interrupted, or --verify found a difference. 2: an option is wrong, the server cannot be
-/// reached, or it refuses; with --verify, this machine has no emulated networks.
+/// Exit code 0: measured; notes name what could not be measured. 1: interrupted, or --check-scenario found a difference. 2: an option is wrong, the server cannot be
+/// reached, or it refuses; with --check-scenario, this machine has no emulated networks.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
   tiderace probe --serve 0.0.0.0:4433
   tiderace probe 192.0.2.1:4433 --pin FINGERPRINT --token TOKEN
   tiderace probe 192.0.2.1:4433 --pin FINGERPRINT --token TOKEN --yes --json --scenario my-path.toml
-  tiderace probe 192.0.2.1:4433 --pin FINGERPRINT --token TOKEN --yes --scenario my-path.toml --verify
+  tiderace probe 192.0.2.1:4433 --pin FINGERPRINT --token TOKEN --yes --scenario my-path.toml --check-scenario
   tiderace lab run my-path.toml
   tiderace probe 192.0.2.1:4433 --pin FINGERPRINT --token TOKEN --yes --screen
   tiderace probe 192.0.2.1:4433 --pin FINGERPRINT --token TOKEN --idle --nat-timeout '2 min'
@@ -108,7 +108,7 @@ struct ProbeArgs {
     /// Measure the scenario, too, on an emulated path of this machine (Linux; as root or in a user namespace), and compare; takes as long
     /// again
     #[arg(long, conflicts_with_all = ["idle", "serve"])]
-    verify: bool,
+    check_scenario: bool,
     /// Wait for the handshake for at most this time
     #[arg(long, value_name = "TIME", default_value = "10 s", value_parser = duration_text::parse)]
     timeout: Duration,
@@ -158,9 +158,9 @@ impl ProbeArgs {
             return Err(Failure::new("`--bytes` is below 1 MB, in which hardly anything can be measured")
                 .hint("a rate of R takes about R × 5 s; `--idle` takes some 100 kB"));
         }
-        if self.verify && !cfg!(target_os = "linux") {
-            return Err(Failure::new("`--verify` needs an emulated path, which this system does not have")
-                .hint("write a scenario with `--scenario FILE`, and verify on Linux"));
+        if self.check_scenario && !cfg!(target_os = "linux") {
+            return Err(Failure::new("`--check-scenario` needs an emulated path, which this system does not have")
+                .hint("write a scenario with `--scenario FILE`, and check it on Linux"));
         }
         if self.timeout.is_zero() {
             return Err(Failure::new("no handshake is complete within no time").hint("give `--timeout` more than 0"));
@@ -186,16 +186,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 async fn measure(server: &str, args: &Args) -> Result<ExitCode, Failure> {
     args.probe.check()?;
     let results = client::run(server, &args.probe, args.json).await?;
-    let verification = if args.probe.verify { Some(verify::run(&results, &args.probe).await) } else { None };
-    let verified = verification.as_ref().and_then(|result| result.as_ref().ok());
+    let check = if args.probe.check_scenario { Some(check_scenario::run(&results, &args.probe).await) } else { None };
+    let checked = check.as_ref().and_then(|result| result.as_ref().ok());
     if args.json {
         let mut report = report::json(&results, server);
-        if args.probe.verify {
-            report["verification"] = serde_json::json!(verified);
+        if args.probe.check_scenario {
+            report["scenario_check"] = serde_json::json!(checked);
         }
         write_json_line(&report)?;
     } else {
-        write_out(&(report::text(&results, server) + &verified.map_or_else(String::new, verify::Verification::text)))?;
+        write_out(
+            &(report::text(&results, server) + &checked.map_or_else(String::new, check_scenario::ScenarioCheck::text)),
+        )?;
     }
     if let Some(file) = &args.probe.scenario {
         let name = file.file_stem().and_then(|stem| stem.to_str()).map_or_else(|| "measured".to_owned(), scenario_name);
@@ -208,7 +210,7 @@ async fn measure(server: &str, args: &Args) -> Result<ExitCode, Failure> {
         })?;
         eprintln!("scenario: tiderace lab run {}", file.display());
     }
-    let agrees = verification.transpose()?.is_none_or(|verification| verification.agrees);
+    let agrees = check.transpose()?.is_none_or(|check| check.agrees);
     Ok(if results.is_partial || !agrees { ExitCode::from(UNSOUND) } else { ExitCode::SUCCESS })
 }
 

@@ -1,4 +1,4 @@
-//! Verification of a written scenario: the same probe on the emulated path, whose figures have to be those of the real one.
+//! Check of a written scenario: the same probe on the emulated path, whose figures have to be those of the real one.
 
 use std::{
     fmt::Write as _,
@@ -36,7 +36,7 @@ pub(super) struct Check {
 
 /// All figures that a scenario has to reproduce.
 #[derive(Debug, Serialize)]
-pub(super) struct Verification {
+pub(super) struct ScenarioCheck {
     pub(super) agrees: bool,
     /// Reason not to trust the emulation: late or lost packets on this machine.
     doubt: Option<String>,
@@ -47,17 +47,17 @@ pub(super) struct Verification {
 ///
 /// # Errors
 /// When there is no scenario, this system does not permit emulated networks, or the probe fails there.
-pub(super) async fn run(results: &Results, args: &ProbeArgs) -> Result<Verification, Failure> {
+pub(super) async fn run(results: &Results, args: &ProbeArgs) -> Result<ScenarioCheck, Failure> {
     if results.is_partial {
-        return Err(Failure::new("nothing is verified: the run was interrupted").hint("run it again"));
+        return Err(Failure::new("the scenario is not checked: the run was interrupted").hint("run it again"));
     }
-    let text = scenario::text(results, "verified", "the same host").ok_or_else(|| {
-        Failure::new("nothing is verified: that needs a round trip and a rate of downloads")
+    let text = scenario::text(results, "checked", "the same host").ok_or_else(|| {
+        Failure::new("the scenario is not checked: that needs a round trip and a rate of downloads")
             .hint("load the path: without `--idle`, with `--yes`")
     })?;
     let mut interrupt = Interrupt::listen()?;
-    eprintln!("verifying: the same measurement on an emulated path, for about {} s", args.time.as_secs());
-    let failed = |error: std::io::Error| Failure::new(format_args!("cannot verify: {}", plain(&error)));
+    eprintln!("checking the scenario: the same measurement on an emulated path, for about {} s", args.time.as_secs());
+    let failed = |error: std::io::Error| Failure::new(format_args!("cannot check the scenario: {}", plain(&error)));
     let mut child = start(args).map_err(failed)?;
     // The scenario comes over standard input: no file is left behind.
     child.stdin.take().map_or(Ok(()), |mut input| input.write_all(text.as_bytes())).map_err(failed)?;
@@ -70,7 +70,7 @@ pub(super) async fn run(results: &Results, args: &ProbeArgs) -> Result<Verificat
             () = interrupt.wait() => {
                 // Its network ends with it.
                 child.kill().and_then(|()| child.wait()).map_err(failed)?;
-                return Err(Failure::new("nothing is verified: the run was interrupted").hint("run it again"));
+                return Err(Failure::new("the scenario is not checked: the run was interrupted").hint("run it again"));
             }
             () = tokio::time::sleep(LOOK) => {}
         }
@@ -105,13 +105,13 @@ fn pipe(source: Option<impl std::io::Read + Send + 'static>) -> std::thread::Joi
     })
 }
 
-fn judge(results: &Results, output: &Output) -> Result<Verification, Failure> {
+fn judge(results: &Results, output: &Output) -> Result<ScenarioCheck, Failure> {
     let stderr = String::from_utf8_lossy(&output.stderr);
     let line = |start: &str| stderr.lines().find_map(|line| line.strip_prefix(start)).map(str::to_owned);
     let report = serde_json::from_slice::<Value>(&output.stdout).ok().filter(|_| output.status.success());
     let Some(report) = report else {
         let why = line("error: ").unwrap_or_else(|| output.status.to_string());
-        let failure = Failure::new(format_args!("nothing is verified: {why}"));
+        let failure = Failure::new(format_args!("the scenario is not checked: {why}"));
         return Err(match line("hint: ") {
             Some(hint) => failure.hint(hint),
             None => failure,
@@ -119,7 +119,7 @@ fn judge(results: &Results, output: &Output) -> Result<Verification, Failure> {
     };
     let checks = compare(&results.figures(), &report["figures"]);
     let doubt = line("do not trust this run: ");
-    Ok(Verification { agrees: doubt.is_none() && checks.iter().all(|check| check.agrees), doubt, checks })
+    Ok(ScenarioCheck { agrees: doubt.is_none() && checks.iter().all(|check| check.agrees), doubt, checks })
 }
 
 /// Compares figures that a scenario has, as far as the path has shown them. Lower bounds say nothing.
@@ -154,12 +154,12 @@ fn compare(figures: &[Figure], emulated: &Value) -> Vec<Check> {
     checks.collect()
 }
 
-impl Verification {
+impl ScenarioCheck {
     /// Lines below the report.
     pub(super) fn text(&self) -> String {
         let verdict =
             if self.agrees { "the scenario behaves like the path" } else { "the scenario differs from the path" };
-        let mut out = format!("\nVerified on an emulated path: {verdict}\n");
+        let mut out = format!("\nScenario on an emulated path: {verdict}\n");
         for check in &self.checks {
             let direction = check.direction.map_or("", Direction::name);
             let emulated = check.emulated.map_or_else(|| "none".to_owned(), |value| format!("{value:.2}"));
