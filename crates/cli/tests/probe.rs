@@ -202,8 +202,15 @@ warmup = "1 s"
 duration = "1 s"
 "#;
 
-/// Runs a client of the emulated network; `None` where the system does not permit one.
+/// Runs a client of the emulated network, which succeeds; `None` where the system does not permit one.
 fn behind(path: &str, scratch: &Scratch, options: &[&str]) -> Option<Value> {
+    let (code, report) = ended_behind(path, scratch, options)?;
+    assert_eq!(code, Some(0), "{report}");
+    Some(report)
+}
+
+/// Exit code and report of a client of the emulated network; `None` where the system does not permit one.
+fn ended_behind(path: &str, scratch: &Scratch, options: &[&str]) -> Option<(Option<i32>, Value)> {
     let file = scratch.0.join("hidden.toml");
     std::fs::write(&file, path).unwrap();
     let program = env!("CARGO_BIN_EXE_tiderace");
@@ -218,8 +225,8 @@ fn behind(path: &str, scratch: &Scratch, options: &[&str]) -> Option<Value> {
         eprintln!("not tested, since this system refuses: {stderr}");
         return None;
     }
-    assert!(output.status.success(), "{stderr}");
-    Some(serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr}")))
+    let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr}"));
+    Some((output.status.code(), report))
 }
 
 #[test]
@@ -290,6 +297,34 @@ fn a_written_scenario_is_measured_as_well() {
     // With nothing that loads the path there is no scenario.
     let both = run(&["probe", "127.0.0.1:9", "--idle", "--check-scenario"]);
     assert_eq!(both.status.code(), Some(2), "{}", String::from_utf8_lossy(&both.stderr));
+}
+
+#[test]
+fn the_recommendation_is_verified_over_the_path() {
+    let scratch = Scratch::new("probe-verify");
+    // Random losses, with which CUBIC gets a fraction of the rate; no black hole, in which the kernel's TCP stalls.
+    let lines = PATH.lines().filter(|line| !line.starts_with("changes")).map(|line| match line {
+        line if line.starts_with("loss") => "loss = \"3 %\"\n".to_owned(),
+        line => format!("{line}\n"),
+    });
+    let path: String = lines.collect();
+    let Some((code, report)) = ended_behind(&path, &scratch, &["--yes", "--time", "15 s", "--verify"]) else { return };
+    let verification = &report["verification"];
+    assert!(verification["recommended"] != "cubic" && verification["rounds"] == 6, "{report}");
+    let contenders = verification["contenders"].as_array().unwrap();
+    let names: Vec<_> = contenders.iter().map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["cubic", "bbr3", "auto", "kernel TCP"]);
+    for one in contenders {
+        // Nobody is faster than the link, but for a gap that a retransmission fills, or sooner there than its propagation.
+        assert!((1e4..12e6).contains(&number(one, "goodput_bps")), "{one}");
+        assert!(number(one, "rtt_loaded_ms") >= 40.0, "{one}");
+    }
+    let against = verification["against"].as_array().unwrap();
+    assert_eq!(against.len(), 3, "{verification}");
+    let cubic = against.iter().find(|one| one["rival"] == "cubic").unwrap();
+    assert!(number(&cubic["goodput"]["ratio"], "value") > 1.3, "{verification}");
+    let is_beaten = [&verification["goodput"], &verification["latency"]].iter().any(|found| **found == "beaten");
+    assert_eq!(code, Some(i32::from(is_beaten)), "{verification}");
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! Consent to load a path.
 
-use std::io::{BufRead, IsTerminal, Write as _};
+use std::{
+    io::{BufRead, IsTerminal, Write as _},
+    time::Duration,
+};
 
-use super::ProbeArgs;
+use super::{ProbeArgs, verify};
 use crate::failure::Failure;
 
 /// Answer to the question.
@@ -29,10 +32,13 @@ pub(super) fn ask(args: &ProbeArgs) -> Result<Consent, Failure> {
         return Err(Failure::new("this would load the path, and there is no terminal to ask at")
             .hint("`--yes` loads it; `--idle` measures only what needs no load"));
     }
+    let verifies = if args.verify { verify::Plan::length(args) } else { Duration::ZERO };
+    // The verification may spend the bytes once more.
+    let bytes = args.bytes.as_bytes().saturating_mul(1 + u64::from(args.verify));
     eprint!(
         "This fills the path in both directions for up to {} s, with up to {}. Others on it will notice. Go on? [y/N] ",
-        args.time.as_secs(),
-        indicatif::DecimalBytes(args.bytes.as_bytes())
+        (args.time + verifies).as_secs(),
+        indicatif::DecimalBytes(bytes)
     );
     let _ = std::io::stderr().flush();
     let mut line = String::new();

@@ -2,7 +2,8 @@
 //!
 //! - [`client`] measures, [`serve`] answers; [`protocol`] has their messages over QUIC, [`wire`] the datagrams, [`port`] the socket.
 //! - [`estimate`] computes figures from packets, [`results`] holds these with their cost, [`report`] prints them.
-//! - [`recommend`] has the rows of docs/choose.md, [`scenario`] writes a file for the laboratory, [`check_scenario`] measures that file,
+//! - [`recommend`] has the rows of docs/choose.md, [`scenario`] writes a file for the laboratory, [`check_scenario`] measures that file, [`verify`] judges
+//!   contenders,
 //!   [`consent`] asks before the path is loaded.
 
 mod check_scenario;
@@ -16,6 +17,7 @@ mod report;
 mod results;
 mod scenario;
 mod serve;
+mod verify;
 mod wire;
 
 use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, process::ExitCode, time::Duration};
@@ -48,7 +50,7 @@ const SERVE: &str = "Serve (with --serve)";
 ///
 /// Ctrl-C ends the run early. The report then has the figures up to that moment, and notes name the others.
 ///
-/// Exit code 0: measured; notes name what could not be measured. 1: interrupted, or --check-scenario found a difference. 2: an option is wrong, the server cannot be
+/// Exit code 0: measured; notes name what could not be measured. 1: interrupted, --check-scenario found a difference, or --verify a rival that is better. 2: an option is wrong, the server cannot be
 /// reached, or it refuses; with --check-scenario, this machine has no emulated networks.
 #[derive(Debug, Parser)]
 #[command(after_help = "Examples:
@@ -105,6 +107,10 @@ struct ProbeArgs {
     /// Write a scenario with this path, for `tiderace lab run FILE`
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
+    /// Then run contenders over this path in interleaved rounds: the recommended congestion control, its rivals and the kernel's TCP. Takes
+    /// 24 transfers of a tenth of --time (1 to 5 s each), and up to --bytes once more
+    #[arg(long, conflicts_with_all = ["idle", "serve"])]
+    verify: bool,
     /// Measure the scenario, too, on an emulated path of this machine (Linux; as root or in a user namespace), and compare; takes as long
     /// again
     #[arg(long, conflicts_with_all = ["idle", "serve"])]
@@ -211,7 +217,8 @@ async fn measure(server: &str, args: &Args) -> Result<ExitCode, Failure> {
         eprintln!("scenario: tiderace lab run {}", file.display());
     }
     let agrees = check.transpose()?.is_none_or(|check| check.agrees);
-    Ok(if results.is_partial || !agrees { ExitCode::from(UNSOUND) } else { ExitCode::SUCCESS })
+    let is_beaten = results.verification.as_ref().is_some_and(verify::Verification::is_beaten);
+    Ok(if results.is_partial || !agrees || is_beaten { ExitCode::from(UNSOUND) } else { ExitCode::SUCCESS })
 }
 
 /// Lower-case letters, digits and hyphens, as names of scenarios are.

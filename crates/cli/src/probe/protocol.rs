@@ -35,6 +35,8 @@ pub(super) enum Request {
     SendLater { to: u64, train: u8, after_ms: u64 },
     /// Give what arrived of a train, and forget it.
     Records { train: u8 },
+    /// Send on this connection with the congestion control of this name.
+    Congestion { name: String },
     /// Send bytes on this stream until it is stopped.
     Download,
     /// Take the bytes of this stream.
@@ -227,6 +229,7 @@ mod tests {
             Request::Send(order),
             Request::Records { train: 1 },
             Request::Echo,
+            Request::Congestion { name: "auto".into() },
         ] {
             let text = serde_json::to_string(&request).unwrap();
             assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), request, "{text}");

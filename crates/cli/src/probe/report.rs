@@ -9,6 +9,7 @@ use super::{
     estimate::Estimate,
     recommend::{Advice, recommend, repair},
     results::{Cost, Figure, Results},
+    verify::Verification,
 };
 use crate::printable::printable;
 
@@ -22,6 +23,7 @@ pub(super) fn json(results: &Results, server: &str) -> Value {
         "udp": { "passes": true, "slower_than_tcp_by": shaped.into_iter().collect::<std::collections::BTreeMap<_, _>>() },
         "recommendation": recommend(results),
         "repair": repair(results),
+        "verification": results.verification,
         "notes": results.notes,
         "cost": results.cost,
     })
@@ -50,6 +52,7 @@ pub(super) fn text(results: &Results, server: &str) -> String {
     if let Some(found) = repair(results) {
         out += &advice("Recommended for live datagrams", &found);
     }
+    out += &results.verification.as_ref().map_or_else(String::new, Verification::text);
     for note in &results.notes {
         let _ = writeln!(out, "note: {}", printable(note));
     }

@@ -11,6 +11,7 @@ use super::{
         order::Reordering,
         overload::Overload,
     },
+    verify::Verification,
 };
 
 /// Price of a measurement: bytes on the wire in both directions, and time.
@@ -81,6 +82,8 @@ pub(super) struct Results {
     pub(super) up: DirectionResults,
     pub(super) down: DirectionResults,
     pub(super) nat: Option<Measured<NatTimeout>>,
+    /// Contenders over this path; `None` unless asked for.
+    pub(super) verification: Option<Verification>,
     /// Set when the run was interrupted.
     pub(super) is_partial: bool,
     /// Reasons why figures are missing.

@@ -60,7 +60,7 @@ pub(super) async fn load(
         };
     }
     let begun = Instant::now();
-    let moved = |connections: &[Connection]| -> u64 { connections.iter().map(|of| moved(of, direction)).sum() };
+    let moved = |connections: &[Connection]| moved(connections, direction);
     // A third of the time is for the controllers to fill the path.
     sleep(lasts / 3).await;
     let (before, from) = (moved(&connections), Instant::now());
@@ -117,15 +117,20 @@ fn follow(path: &Path, place: usize, connection: Connection, direction: Directio
 }
 
 /// Bytes that a connection has moved, each counted once.
-fn moved(connection: &Connection, direction: Direction) -> u64 {
+fn moved_on(connection: &Connection, direction: Direction) -> u64 {
     connection.stats().map_or(0, |stats| match direction {
         Direction::Down => stats.stream_bytes_delivered,
         Direction::Up => stats.stream_bytes_sent.saturating_sub(stats.stream_bytes_retransmitted),
     })
 }
 
+/// Bytes that connections have moved together.
+pub(super) fn moved(connections: &[Connection], direction: Direction) -> u64 {
+    connections.iter().map(|connection| moved_on(connection, direction)).sum()
+}
+
 /// Opens a connection of the session. Returns the time of its handshake, too.
-async fn join(path: &Path) -> Result<(Connection, Duration), ExchangeError> {
+pub(super) async fn join(path: &Path) -> Result<(Connection, Duration), ExchangeError> {
     let begun = Instant::now();
     let connecting = path.endpoint.connect(&path.config, path.remote, &path.name);
     let connected =
@@ -140,7 +145,7 @@ async fn join(path: &Path) -> Result<(Connection, Duration), ExchangeError> {
     }
 }
 
-async fn exchange(connection: &Connection, request: &Request) -> Result<Answer, ExchangeError> {
+pub(super) async fn exchange(connection: &Connection, request: &Request) -> Result<Answer, ExchangeError> {
     let exchange = async {
         let (mut send, mut recv) = connection.open_bi().await?;
         protocol::request(&mut send, request).await?;
@@ -149,7 +154,7 @@ async fn exchange(connection: &Connection, request: &Request) -> Result<Answer, 
     timeout(PATIENCE, exchange).await.map_err(|_| ExchangeError::Silence)?
 }
 
-async fn download(connection: Connection, most: u64) -> Result<(), ExchangeError> {
+pub(super) async fn download(connection: Connection, most: u64) -> Result<(), ExchangeError> {
     let (mut send, mut recv) = connection.open_bi().await?;
     protocol::request(&mut send, &Request::Download).await?;
     let mut left = most;

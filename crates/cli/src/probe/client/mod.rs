@@ -1,13 +1,14 @@
 //! Measuring end: phases in order, from light to heavy.
 //!
-//! [`path`] has session and datagrams, [`inbox`] received packets, [`sample`] trains; [`mod@mtu`], [`rate`], [`load`] and [`tcp`] are a
-//! measurement each.
+//! [`path`] has session and datagrams, [`inbox`] received packets, [`sample`] trains; [`mod@mtu`], [`rate`], [`load`], [`tcp`] and [`rivals`]
+//! are a measurement each.
 
 mod inbox;
 mod load;
 mod mtu;
 mod path;
 mod rate;
+mod rivals;
 mod sample;
 mod tcp;
 
@@ -36,6 +37,7 @@ use super::{
     },
     protocol::{self, ALPN, Answer, ExchangeError, Refusal, Request, Welcome},
     results::{Cost, Ecn, Loaded, Measured, NatTimeout, Results, Tcp},
+    verify,
 };
 use crate::{
     address::{self, Target},
@@ -86,7 +88,8 @@ pub(super) async fn run(host: &str, args: &ProbeArgs, plain: bool) -> Result<Res
     let mut path = connect(&target, args).await?;
     // Before this there is nothing to report, and Ctrl-C ends the program.
     let stop = Stop::on_interrupt()?;
-    let length = args.time + args.nat_timeout.unwrap_or_default();
+    let verifies = if args.verify { verify::Plan::length(args) } else { Duration::ZERO };
+    let length = args.time + args.nat_timeout.unwrap_or_default() + verifies;
     let watched = args.screen.then(|| Watched::start(&mut path, host, length, plain, &stop)).transpose()?;
     let results = Results::default();
     let mut probe = Probe { path: Arc::new(path), results, begun: Instant::now(), time: args.time, stop };
@@ -99,6 +102,9 @@ pub(super) async fn run(host: &str, args: &ProbeArgs, plain: bool) -> Result<Res
     }
     if let Some(most) = args.nat_timeout {
         probe.nat(most).await;
+    }
+    if args.verify && consent == Consent::Given {
+        probe.verify(args).await;
     }
     if probe.path.is_cut() {
         probe.note("a limit of bytes (`--bytes`, or the server's) has cut trains short");
@@ -340,6 +346,25 @@ impl Probe {
                 .await;
             self.results.way_mut(direction).tcp = found;
         }
+    }
+
+    /// Runs the recommended controller and its rivals.
+    async fn verify(&mut self, args: &ProbeArgs) {
+        if self.stop.is_asked() {
+            return self.note("verification: not made, since the run was interrupted");
+        }
+        let Some(recommended) = verify::recommended(&self.results) else {
+            return self.note("verification: not made, since nothing is recommended");
+        };
+        let rate = self.results.down.rate.as_ref().map(|rate| rate.value.rate.value);
+        let granted = self.path.welcome.bytes.saturating_sub(self.path.spent());
+        let plan = verify::Plan::new(args, rate, args.bytes.as_bytes().min(granted));
+        match &self.path.meter {
+            Some(meter) => meter.state().stage = Some("verification".to_owned()),
+            None => eprintln!("verifying {}: {}", recommended.name(), plan.estimate()),
+        }
+        let rounds = rivals::run(&self.path, &plan, &self.stop).await;
+        self.results.verification = Some(verify::Verification::new(recommended, &plan, rounds));
     }
 
     /// Duration of a load within a number of bytes at the path's rate: at most `lasts`, and not shortened below one second.

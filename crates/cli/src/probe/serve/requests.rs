@@ -71,9 +71,9 @@ async fn serve(server: &Arc<Server>, connection: &Connection) -> Result<(), Exch
         tokio::select! {
             stream = connection.accept_bi() => {
                 let (send, recv) = stream?;
-                let (server, session) = (server.clone(), member.session.clone());
+                let (server, session, connection) = (server.clone(), member.session.clone(), connection.clone());
                 tokio::spawn(async move {
-                    if let Err(error) = answer_one(&server, &session, send, recv).await {
+                    if let Err(error) = answer_one(&server, &session, &connection, (send, recv)).await {
                         tracing::debug!("probe: {error}");
                     }
                 });
@@ -154,8 +154,8 @@ fn join(server: &Arc<Server>, client: IpAddr, key: &[u8; 16]) -> Result<(Member,
 async fn answer_one(
     server: &Arc<Server>,
     session: &Arc<Session>,
-    mut send: SendStream,
-    mut recv: RecvStream,
+    connection: &Connection,
+    (mut send, mut recv): (SendStream, RecvStream),
 ) -> Result<(), ExchangeError> {
     let request = timeout(PATIENCE, protocol::read(&mut recv)).await.map_err(|_| ExchangeError::Silence)??;
     match request {
@@ -186,6 +186,11 @@ async fn answer_one(
             tokio::time::sleep(wait).await;
             let order = Order { to, train, size: HEAD as u16, count: 1, gap_ns: GAP_MIN_NS, ecn: 0 };
             self::train(server, session, order).await;
+        }
+        Request::Congestion { name } => {
+            let known = name.parse().map(|algorithm| connection.set_congestion(algorithm));
+            let answer = known.map_or(Answer::Refused(Refusal::Request), |()| Answer::Done);
+            protocol::write(&mut send, &answer).await?;
         }
         Request::Download => download(session, &mut send).await?,
         Request::Upload => {
