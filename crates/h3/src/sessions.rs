@@ -64,13 +64,22 @@ impl SessionStream {
     }
 }
 
-/// Streams that were refused in an open session: flow control of the session counts them, and has to return their credit.
+/// Streams that were refused, in an open session or before it opened: flow control of the session counts them, and has to return their credit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RefusedStreams {
     /// Streams by direction.
     pub streams: [u64; 2],
     /// Bytes behind the headers that the peer may have sent on them.
     pub bytes: u64,
+}
+
+impl RefusedStreams {
+    fn add(&mut self, more: Self) {
+        for (sum, more) in self.streams.iter_mut().zip(more.streams) {
+            *sum += more;
+        }
+        self.bytes += more.bytes;
+    }
 }
 
 /// A session that has not ended.
@@ -104,6 +113,14 @@ impl Session {
     }
 }
 
+/// What a session will owe the peer for streams that were refused before it opened.
+#[derive(Default)]
+struct EarlyRefused {
+    /// Streams by direction. They are owed once they have been reset.
+    opened: [u64; 2],
+    owed: RefusedStreams,
+}
+
 /// Sessions of a connection.
 pub(crate) struct Sessions {
     max_early: usize,
@@ -113,6 +130,8 @@ pub(crate) struct Sessions {
     waiting: Vec<Waker>,
     /// Streams whose request has not come, or whose header section has not.
     early: Vec<(u64, SessionStream)>,
+    /// Streams that were refused before their session opened, by session: at most `max_early` entries.
+    early_refused: BTreeMap<u64, EarlyRefused>,
     /// Requests whose header section is being read, and the first that has not come.
     undecided: BTreeSet<u64>,
     next: u64,
@@ -155,7 +174,8 @@ impl Sessions {
     pub(crate) fn new(max_early: Option<usize>, memory: ConnectionBudget) -> Self {
         let max_early = max_early.unwrap_or(0);
         let (open, undecided) = (BTreeMap::new(), BTreeSet::new());
-        Self { max_early, memory, open, waiting: Vec::new(), early: Vec::new(), undecided, next: 0, is_over: false }
+        let (waiting, early, early_refused) = (Vec::new(), Vec::new(), BTreeMap::new());
+        Self { max_early, memory, open, waiting, early, early_refused, undecided, next: 0, is_over: false }
     }
 
     /// Notes that a client's bidirectional stream has come.
@@ -171,6 +191,7 @@ impl Sessions {
 
     /// Notes that a stream is no request of a session: what waited for it waits in vain.
     pub(crate) fn decline(&mut self, stream: u64) -> Refused {
+        self.early_refused.remove(&stream);
         if !self.undecided.remove(&stream) || self.early.is_empty() {
             return Refused::default();
         }
@@ -184,7 +205,8 @@ impl Sessions {
     /// Notes that a stream is the request of a session.
     pub(crate) fn open(&mut self, session: u64) {
         self.undecided.remove(&session);
-        let mut opened = Session::default();
+        let early = self.early_refused.remove(&session).unwrap_or_default();
+        let mut opened = Session { opened: early.opened, refused: early.owed, ..Session::default() };
         for stream in self.take_early(session) {
             let dir = stream.dir() as usize;
             opened.opened[dir] += 1;
@@ -220,6 +242,10 @@ impl Sessions {
             }
             // draft-ietf-webtrans-http3 §4.6 MUST: their number is limited
             if self.early.len() >= self.max_early || !is_charged {
+                // A peer that names more sessions than this loses its credit, and nobody else's.
+                if self.early_refused.len() < self.max_early || self.early_refused.contains_key(&session) {
+                    self.early_refused.entry(session).or_default().opened[stream.dir() as usize] += 1;
+                }
                 return refused(stream, Code::WT_BUFFERED_STREAM_REJECTED);
             }
             self.early.push((session, stream));
@@ -259,11 +285,13 @@ impl Sessions {
 
     /// Notes streams that were refused.
     pub(crate) fn on_refused(&mut self, session: u64, refused: RefusedStreams) {
-        let Some(open) = self.open.get_mut(&session) else { return };
-        for (sum, more) in open.refused.streams.iter_mut().zip(refused.streams) {
-            *sum += more;
-        }
-        open.refused.bytes += refused.bytes;
+        let Some(open) = self.open.get_mut(&session) else {
+            if let Some(early) = self.early_refused.get_mut(&session) {
+                early.owed.add(refused);
+            }
+            return;
+        };
+        open.refused.add(refused);
         if let Some(reader) = open.refused_reader.take() {
             reader.wake();
         }
@@ -324,6 +352,7 @@ impl Sessions {
     pub(crate) fn end(&mut self) {
         self.is_over = true;
         self.early.clear();
+        self.early_refused.clear();
         self.waiting.drain(..).for_each(Waker::wake);
         for open in self.open.values_mut() {
             open.wake();

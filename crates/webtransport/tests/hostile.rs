@@ -132,6 +132,56 @@ async fn streams_and_datagrams_before_their_session_wait_within_a_bound() {
     assert_eq!(within(session.read_datagram()).await.unwrap(), "early");
 }
 
+/// Streams that are refused before their session opens count for its limits, and their credit comes back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_refused_before_their_session_return_their_credit() {
+    let limits = Limits { bidi: 8, ..Limits::default() };
+    let mut raw = raw(Config { max_early_streams: 3, limits, ..open() }, CURRENT).await;
+    let (mut request, mut answer) = raw.quic.open_bi().await.unwrap();
+    assert_eq!(request.id().0, 0);
+    request.write_all(&[0x01]).await.unwrap();
+    let open_one = async |quic: &Connection| {
+        let (mut send, recv) = quic.open_bi().await.unwrap();
+        send.write_all(&[0x40, 0x41, 0x00, 1]).await.unwrap();
+        send.finish().unwrap();
+        within(send.finished()).await.unwrap();
+        recv
+    };
+    // Three wait, whichever they are, and five are reset.
+    let (reset, mut resets) = tokio::sync::mpsc::unbounded_channel();
+    for _ in 0..8 {
+        let mut recv = open_one(&raw.quic).await;
+        let reset = reset.clone();
+        tokio::spawn(async move {
+            if let Err(ReadError::Reset(code)) = recv.read_chunk(10).await {
+                let _ = reset.send(code);
+            }
+        });
+    }
+    for _ in 0..5 {
+        assert_eq!(within(resets.recv()).await, Some(Code::WT_BUFFERED_STREAM_REJECTED.0));
+    }
+    request.write_all(&connect("webtransport-h3")[1..]).await.unwrap();
+    let session = within(raw.sessions.recv()).await.unwrap();
+    // Credit is announced once half of the window is free: that is after the fourth.
+    let mut expected = Vec::new();
+    capsule::write(&mut expected, 0x190b_4d3f, &varint(12));
+    let mut read = Vec::new();
+    while !read.windows(expected.len()).any(|window| window == expected) {
+        read.extend_from_slice(&within(answer.read_chunk(10_000)).await.unwrap().expect("the session has ended"));
+    }
+    let (mut opened, mut accepted) = (Vec::new(), Vec::new());
+    for number in 0..7 {
+        if number >= 3 {
+            opened.push(open_one(&raw.quic).await);
+        }
+        accepted.push(within(session.accept_bi()).await.unwrap());
+    }
+    // The refused ones count: this is the 13th.
+    let _thirteenth = open_one(&raw.quic).await;
+    assert_eq!(reset_of(&mut answer).await, Code::WT_FLOW_CONTROL_ERROR.0);
+}
+
 /// draft-ietf-webtrans-http3 §4 MUST, §6 MUST
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_of_no_session_are_refused() {
