@@ -1,24 +1,29 @@
-//! Load for a proxy of UDP: datagrams to a target or from it, through a tunnel (CONNECT-UDP) or through a plain relay.
+//! Load for a proxy of UDP or of IP: datagrams to a target or from it, through a tunnel (CONNECT-UDP, CONNECT-IP) or through a plain relay.
 //!
 //! ```sh
 //! cargo run --profile dist -p tiderace-client --example tunnel_load -- relay 127.0.0.1:5000 127.0.0.1:5001
 //! cargo run --profile dist -p tiderace-client --example tunnel_load -- through-relay 127.0.0.1:5000 127.0.0.1:5001 up 100000
 //! cargo run --profile dist -p tiderace-client --example tunnel_load -- through-tunnel 127.0.0.1:8443 root.pem 127.0.0.1:5001 down 100000
+//! cargo run --profile dist -p tiderace-client --example tunnel_load -- through-ip 127.0.0.1:8443 root.pem 10.77.0.1:5001 down 100000
 //! ```
 //!
 //! The relay needs its own address and that of the target. The load is the target, too: it opens a socket at that address, sends datagrams of
-//! [`PAYLOAD`] bytes at one end and counts them at the other, with at most [`WINDOW`] in between. Prints datagrams that arrived, datagrams
+//! [`PAYLOAD`] bytes at one end and counts them at the other, with at most [`WINDOW`] in between. Through CONNECT-IP it writes the headers of IP
+//! and UDP itself, and the target is an address in the network namespace of the proxy, where the load has to run. Prints datagrams that arrived, datagrams
 //! that were lost, and seconds.
 
 use std::{
-    net::{SocketAddr, UdpSocket as StdSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket as StdSocket},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use tiderace_client::{
     Settings, Trust,
-    masque::{ProxyClient, SentPayload, UdpReceiver, UdpSender},
+    masque::{
+        IpEvent, IpReceiver, IpSender, ProxyClient, SentPacket, SentPayload, UdpReceiver, UdpSender,
+        connect_ip::{Prefix, Scope},
+    },
     race::Leg,
 };
 use tokio::net::UdpSocket;
@@ -34,6 +39,12 @@ const WINDOW: u64 = 32;
 const BURST: u64 = 16;
 /// Time without an arrival after which the datagrams on their way count as lost.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// Headers of IPv4, without options, and UDP.
+const HEADERS: usize = 28;
+/// Port of the client's end of a tunnel for IP packets.
+const NEAR_PORT: u16 = 40_000;
+/// Time in which the proxy finds the MTU of its path to the client.
+const SEARCH: Duration = Duration::from_secs(1);
 /// Attempts to get the first datagram through.
 const ATTEMPTS: usize = 50;
 
@@ -76,8 +87,17 @@ fn main() -> Result<(), Error> {
             client.close().await;
             Ok(())
         }),
+        ["through-ip", proxy, root, target, direction, datagrams] => runtime.block_on(async {
+            let (proxy, target): (SocketAddr, SocketAddrV4) = (proxy.parse()?, target.parse()?);
+            let settings = Settings { trust: Trust::Pem(std::fs::read(root)?), ..Settings::default() };
+            let client = ProxyClient::for_ip(&settings, &format!("localhost:{}", proxy.port()), None)?.only(Leg::Quic);
+            let near = Near::Ip(Box::new(IpEnd::open(&client, target).await?));
+            carry(near, target.into(), direction.parse()?, datagrams.parse()?).await?;
+            client.close().await;
+            Ok(())
+        }),
         _ => Err("expected: relay LISTEN TARGET | through-relay RELAY TARGET up|down DATAGRAMS | \
-                  through-tunnel PROXY ROOT TARGET up|down DATAGRAMS"
+                  through-tunnel PROXY ROOT TARGET up|down DATAGRAMS | through-ip PROXY ROOT TARGET up|down DATAGRAMS"
             .into()),
     }
 }
@@ -111,8 +131,78 @@ fn relay(listen: SocketAddr, target: SocketAddr) -> Result<(), Error> {
     }
 }
 
+/// The client's end of a tunnel for IP packets.
+struct IpEnd {
+    sender: IpSender,
+    receiver: IpReceiver,
+    /// Headers of IPv4 and UDP, and room for a payload.
+    packet: Vec<u8>,
+}
+
+impl IpEnd {
+    /// Opens a tunnel and waits for an address.
+    async fn open(client: &ProxyClient, target: SocketAddrV4) -> Result<Self, Error> {
+        let (mut sender, mut receiver) = client.open_ip(&Scope::default()).await?.split();
+        sender.request(&[Prefix::new(Ipv4Addr::UNSPECIFIED.into(), 32)?]);
+        loop {
+            let event = tokio::time::timeout(PATIENCE * 10, receiver.recv()).await.map_err(|_| "no address comes")?;
+            let IpEvent::Addresses(assigned) = event?.ok_or("the proxy has closed the tunnel")? else { continue };
+            let of_v4 = assigned.0.iter().find_map(|one| match one.prefix.address() {
+                IpAddr::V4(address) if !address.is_unspecified() => Some(address),
+                _ => None,
+            });
+            if let Some(source) = of_v4 {
+                return Ok(Self { sender, receiver, packet: packet(source, target) });
+            }
+        }
+    }
+
+    fn send(&mut self, payload: &[u8]) -> SentPacket {
+        self.packet[HEADERS..].copy_from_slice(payload);
+        self.sender.send(&self.packet)
+    }
+
+    async fn receive(&mut self) -> Result<u64, Error> {
+        let mut count = 0;
+        if let IpEvent::Packet(packet) = self.receiver.recv().await?.ok_or("the proxy has closed the tunnel")? {
+            count += is_payload(&packet);
+        }
+        while let Some(packet) = self.receiver.try_recv() {
+            count += is_payload(&packet);
+        }
+        Ok(count)
+    }
+}
+
+/// Returns 1 for a packet of the load. The kernel may send others.
+fn is_payload(packet: &[u8]) -> u64 {
+    u64::from(packet.len() == HEADERS + PAYLOAD && packet[9] == 17)
+}
+
+/// A packet without payload: a checksum of UDP of 0 means none (RFC 768).
+fn packet(source: Ipv4Addr, target: SocketAddrV4) -> Vec<u8> {
+    let length = (HEADERS + PAYLOAD) as u16;
+    let mut packet = vec![0; HEADERS + PAYLOAD];
+    packet[0] = 0x45;
+    packet[2..4].copy_from_slice(&length.to_be_bytes());
+    packet[6] = 0x40;
+    packet[8..10].copy_from_slice(&[64, 17]);
+    packet[12..16].copy_from_slice(&source.octets());
+    packet[16..20].copy_from_slice(&target.ip().octets());
+    let words = packet[..20].chunks_exact(2);
+    let sum: u32 = words.map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let checksum = !(((folded & 0xffff) + (folded >> 16)) as u16);
+    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+    packet[20..22].copy_from_slice(&NEAR_PORT.to_be_bytes());
+    packet[22..24].copy_from_slice(&target.port().to_be_bytes());
+    packet[24..26].copy_from_slice(&(length - 20).to_be_bytes());
+    packet
+}
+
 /// The client's end.
 enum Near {
+    Ip(Box<IpEnd>),
     Socket(UdpSocket),
     Tunnel(Box<(UdpSender, UdpReceiver)>),
 }
@@ -125,6 +215,10 @@ impl Near {
                 SentPayload::Datagram => {}
                 other => return Err(format!("a payload was not sent in a datagram: {other:?}").into()),
             },
+            Self::Ip(end) => match end.send(payload) {
+                SentPacket::Sent => {}
+                other => return Err(format!("a packet was not sent: {other:?}").into()),
+            },
         }
         Ok(())
     }
@@ -133,6 +227,7 @@ impl Near {
     async fn receive(&mut self, buffer: &mut [u8]) -> Result<u64, Error> {
         let mut count = 1;
         match self {
+            Self::Ip(end) => count = end.receive().await?,
             Self::Socket(socket) => {
                 check(socket.recv(buffer).await?)?;
                 while let Ok(length) = socket.try_recv(buffer) {
@@ -153,8 +248,20 @@ impl Near {
 
     /// Waits until the path of a tunnel is known to carry payloads in datagrams.
     async fn ready(&mut self) -> Result<(), Error> {
-        let Self::Tunnel(tunnel) = self else { return Ok(()) };
         for _ in 0..ATTEMPTS {
+            let tunnel = match self {
+                Self::Socket(_) => return Ok(()),
+                Self::Tunnel(tunnel) => tunnel,
+                Self::Ip(end) if end.sender.mtu().is_some_and(|mtu| mtu >= HEADERS + PAYLOAD) => {
+                    // The proxy searches, too. A packet that came before would be answered by ICMP, and the kernel would remember the MTU.
+                    tokio::time::sleep(SEARCH).await;
+                    return Ok(());
+                }
+                Self::Ip(_) => {
+                    tokio::time::sleep(PATIENCE).await;
+                    continue;
+                }
+            };
             if tunnel.0.max_datagram().is_some_and(|max| max >= PAYLOAD) {
                 return Ok(());
             }

@@ -61,6 +61,7 @@ mod tcp_claims;
 mod tests;
 mod truth;
 mod tunnel_cost;
+mod tunnel_cost_ip;
 mod tunnels;
 mod web;
 mod why;

@@ -1,4 +1,4 @@
-//! Cost of tunnels at the gateway: processor time per GiB of UDP payloads, beside a relay that reads and writes each datagram, and beside a
+//! Cost of tunnels (CONNECT-UDP, CONNECT-IP) at the gateway: processor time per GiB of UDP payloads, beside a relay that reads and writes each datagram, and beside a
 //! download over HTTP/3. Rounds are interleaved; both directions are measured.
 //!
 //! The target asks for 2.2 times the relay: a datagram of a tunnel is read and written as there, and is encrypted or decrypted beside it.
@@ -13,6 +13,7 @@ use super::{
     command::{Running, load},
     edge_servers::{self as servers, Gentle},
     row::{Row, Target},
+    tunnel_cost_ip::IpSite,
 };
 use crate::processor;
 
@@ -29,6 +30,10 @@ const DOWNLOADS: u32 = 12;
 /// Most that a tunnel may cost, in relays.
 const MOST: f64 = 2.2;
 
+/// What counts for CONNECT-IP.
+const IP_DETAIL: &str = "payloads of 1200 B in packets of 1228 B; the kernel's routing counts where it runs within the gateway's system calls: \
+                         up to the socket of the target. Down it does not: it runs within the call of the sender";
+
 const DIRECTIONS: [&str; 2] = ["up", "down"];
 const GIB: f64 = 1_073_741_824.0;
 
@@ -41,6 +46,8 @@ enum Work {
     Tunnel(&'static str),
     /// The same through a tunnel of masque-go.
     MasqueGo(&'static str),
+    /// The same in packets through a tunnel of CONNECT-IP.
+    Ip(&'static str),
     /// A file over HTTP/3.
     Download,
 }
@@ -51,6 +58,7 @@ impl Work {
             Self::Relay(direction) => format!("relay, {direction}"),
             Self::Tunnel(direction) => format!("tunnel, {direction}"),
             Self::MasqueGo(direction) => format!("tunnel of masque-go, {direction}"),
+            Self::Ip(direction) => format!("tunnel of CONNECT-IP, {direction}"),
             Self::Download => "download over HTTP/3".to_owned(),
         }
     }
@@ -66,6 +74,8 @@ struct Values {
 /// Programs and addresses of the measurement.
 struct Site {
     edge: Gentle,
+    /// The gateway for packets, or why there is none.
+    ip: Result<IpSite>,
     relay: Running,
     masque_go: Running,
     edge_address: String,
@@ -79,8 +89,8 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     build_masque_go(context)?;
     let built = servers::build_ours(context)?;
     let rounds = if context.long { 11 } else { 7 };
-    let values = rounds_of(context, &built, rounds, DATAGRAMS, DOWNLOADS)?;
-    rows(&values)
+    let (values, no_ip) = rounds_of(context, &built, rounds, DATAGRAMS, DOWNLOADS)?;
+    rows(&values, no_ip.as_ref())
 }
 
 /// Builds the proxy by others (interop/masque-go).
@@ -93,18 +103,19 @@ fn build_masque_go(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Measures so many rounds with the programs of a directory.
+/// Measures so many rounds with the programs of a directory. Returns why CONNECT-IP was not among them, too, if it was not.
 fn rounds_of(
     context: &Context,
     built: &Path,
     rounds: usize,
     datagrams: u32,
     downloads: u32,
-) -> Result<BTreeMap<Work, Values>> {
+) -> Result<(BTreeMap<Work, Values>, Option<anyhow::Error>)> {
     let scratch = context.commands.scratch("tunnel-cost")?;
     let mut site = start(context, built, &scratch)?;
     let of = |direction: &&'static str| [Work::Relay(direction), Work::Tunnel(direction), Work::MasqueGo(direction)];
-    let works = DIRECTIONS.iter().flat_map(of);
+    let of_ip = site.ip.as_ref().map_or(&[][..], |_| &DIRECTIONS).iter().copied().map(Work::Ip);
+    let works = DIRECTIONS.iter().flat_map(of).chain(of_ip);
     let works: Vec<Work> = works.chain([Work::Download]).collect();
     let mut values: BTreeMap<Work, Values> = BTreeMap::new();
     // The first round fills caches.
@@ -119,9 +130,12 @@ fn rounds_of(
         }
     }
     ensure!(site.edge.0.alive(), "the gateway ended: {}", site.edge.0.printed());
+    if let Ok(ip) = &mut site.ip {
+        ensure!(ip.edge.0.alive(), "the gateway for packets ended: {}", ip.edge.0.printed());
+    }
     ensure!(site.relay.alive(), "the relay ended: {}", site.relay.printed());
     ensure!(site.masque_go.alive(), "masque-go ended: {}", site.masque_go.printed());
-    Ok(values)
+    Ok((values, site.ip.err()))
 }
 
 /// Starts the gateway and the relay.
@@ -146,7 +160,8 @@ fn start(context: &Context, built: &Path, scratch: &Path) -> Result<Site> {
     let masque_go = context.commands.start("tunnel-cost-masque-go", masque_go.args([&template, &masque_go_address]))?;
     let edge = Gentle(edge);
     servers::wait(port).with_context(|| edge.0.printed())?;
-    Ok(Site { edge, relay, masque_go, edge_address, masque_go_address, relay_address, target })
+    let ip = IpSite::start(context, built, scratch);
+    Ok(Site { edge, ip, relay, masque_go, edge_address, masque_go_address, relay_address, target })
 }
 
 /// Does a work once. Returns its processor time per GiB, at the gateway or the relay, and its rate in GiB per second.
@@ -171,6 +186,10 @@ fn run(
             command.args(["through-tunnel", proxy]).arg(certificate);
             command.args([&site.target, direction, &datagrams.to_string()]);
         }
+        Work::Ip(direction) => {
+            let ip = site.ip.as_ref().map_err(|why| anyhow::anyhow!("{why:#}"))?;
+            command = ip.load(&built.join("examples/tunnel_load"), &certificate, direction, datagrams);
+        }
         Work::Download => {
             command.args(["h3", &site.edge_address]).arg(certificate);
             command.args(["/large", "4", "1", &downloads.to_string()]);
@@ -179,6 +198,7 @@ fn run(
     let pid = match work {
         Work::Relay(_) => site.relay.id(),
         Work::MasqueGo(_) => site.masque_go.id(),
+        Work::Ip(_) => site.ip.as_ref().map_or(0, |ip| ip.edge.0.id()),
         Work::Tunnel(_) | Work::Download => site.edge.0.id(),
     };
     let before = processor::seconds(pid)?;
@@ -202,7 +222,7 @@ fn run(
     Ok((spent * GIB / bytes, bytes / GIB / seconds))
 }
 
-fn rows(values: &BTreeMap<Work, Values>) -> Result<Vec<Row>> {
+fn rows(values: &BTreeMap<Work, Values>, no_ip: Option<&anyhow::Error>) -> Result<Vec<Row>> {
     let get = |work: Work| values.get(&work).with_context(|| format!("no value of {}", work.name()));
     let ratio = |what: String, a: Work, b: Work, target| {
         let ratios: Vec<f64> = get(a)?.cost.iter().zip(&get(b)?.cost).map(|(a, b)| a / b).collect();
@@ -217,6 +237,11 @@ fn rows(values: &BTreeMap<Work, Values>) -> Result<Vec<Row>> {
         rows.push(ratio(what, tunnel, Work::MasqueGo(direction), Target::Printed)?.detail("masque-go v0.5.0"));
         let what = format!("CPU per GiB through CONNECT-UDP, {direction} / download over HTTP/3");
         rows.push(ratio(what, tunnel, Work::Download, Target::Printed)?.detail("a file of 64 MiB, four connections"));
+        let what = format!("CPU per GiB through CONNECT-IP, {direction} / plain relay");
+        rows.push(match no_ip {
+            Some(why) => Row::unmeasured(&what, why),
+            None => ratio(what, Work::Ip(direction), relay, Target::AtMost(MOST))?.detail(IP_DETAIL),
+        });
     }
     for (work, values) in values {
         let mut rates = values.rate.clone();
@@ -235,8 +260,9 @@ mod tests {
     fn values(tunnel: f64) -> BTreeMap<Work, Values> {
         let constant = |cost: f64| Values { cost: vec![cost; 7], rate: vec![1.0; 7] };
         let of = |direction| {
-            let works = [Work::Relay(direction), Work::Tunnel(direction), Work::MasqueGo(direction)];
-            works.into_iter().zip([2.0, tunnel, 3.0].map(constant))
+            let works =
+                [Work::Relay(direction), Work::Tunnel(direction), Work::MasqueGo(direction), Work::Ip(direction)];
+            works.into_iter().zip([2.0, tunnel, 3.0, tunnel].map(constant))
         };
         let works = DIRECTIONS.iter().flat_map(|direction| of(direction));
         works.chain([(Work::Download, constant(1.0))]).collect()
@@ -245,16 +271,24 @@ mod tests {
     #[test]
     fn a_tunnel_is_judged_by_the_relay_in_each_direction() {
         let judged = |tunnel| {
-            let rows = rows(&values(tunnel)).unwrap();
+            let rows = rows(&values(tunnel), None).unwrap();
             rows.iter().filter(|row| !row.passed).map(|row| row.what.clone()).collect::<Vec<_>>()
         };
         assert!(judged(4.4).is_empty());
         assert_eq!(
             judged(4.6),
-            DIRECTIONS.map(|direction| format!("CPU per GiB through CONNECT-UDP, {direction} / plain relay"))
+            DIRECTIONS
+                .iter()
+                .flat_map(|direction| {
+                    ["UDP", "IP"].map(|kind| format!("CPU per GiB through CONNECT-{kind}, {direction} / plain relay"))
+                })
+                .collect::<Vec<_>>()
         );
         let mut values = values(4.0);
+        let why = anyhow::anyhow!("no namespaces");
+        let missed = rows(&values, Some(&why)).unwrap().iter().filter(|row| !row.passed).count();
+        assert_eq!(missed, 2, "CONNECT-IP that was not measured is no pass");
         values.remove(&Work::Relay("up"));
-        assert!(rows(&values).is_err(), "what was not measured is no pass");
+        assert!(rows(&values, None).is_err(), "what was not measured is no pass");
     }
 }

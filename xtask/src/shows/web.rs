@@ -38,7 +38,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("tunnel-attacks", "targets, capsules, contexts, packets and floods of attackers", tunnels::attacks),
         case(
             "tunnel-cost",
-            "CPU of CONNECT-UDP per GiB, beside a plain relay and a download; needs an idle machine",
+            "CPU of CONNECT-UDP and CONNECT-IP per GiB, beside a plain relay and a download; needs an idle machine",
             tunnel_cost::measure,
         ),
         case(
