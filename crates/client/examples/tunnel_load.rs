@@ -18,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use quinn_udp::UdpSocketState;
 use tiderace_client::{
     Settings, Trust,
     masque::{
@@ -43,8 +44,6 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const HEADERS: usize = 28;
 /// Port of the client's end of a tunnel for IP packets.
 const NEAR_PORT: u16 = 40_000;
-/// Time in which the proxy finds the MTU of its path to the client.
-const SEARCH: Duration = Duration::from_secs(1);
 /// Attempts to get the first datagram through.
 const ATTEMPTS: usize = 50;
 
@@ -252,11 +251,7 @@ impl Near {
             let tunnel = match self {
                 Self::Socket(_) => return Ok(()),
                 Self::Tunnel(tunnel) => tunnel,
-                Self::Ip(end) if end.sender.mtu().is_some_and(|mtu| mtu >= HEADERS + PAYLOAD) => {
-                    // The proxy searches, too. A packet that came before would be answered by ICMP, and the kernel would remember the MTU.
-                    tokio::time::sleep(SEARCH).await;
-                    return Ok(());
-                }
+                Self::Ip(end) if end.sender.mtu().is_some_and(|mtu| mtu >= HEADERS + PAYLOAD) => return Ok(()),
                 Self::Ip(_) => {
                     tokio::time::sleep(PATIENCE).await;
                     continue;
@@ -291,6 +286,8 @@ async fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<u64, Error> {
 struct Load {
     near: Near,
     far: UdpSocket,
+    /// Set where `far` is not connected.
+    far_to: Option<SocketAddr>,
     direction: Direction,
     buffer: Vec<u8>,
 }
@@ -306,7 +303,10 @@ impl Load {
                 for _ in 0..burst {
                     match self.direction {
                         Direction::Up => self.near.send(&payload).await?,
-                        Direction::Down => drop(self.far.send(&payload).await?),
+                        Direction::Down => drop(match self.far_to {
+                            None => self.far.send(&payload).await?,
+                            Some(to) => self.far.send_to(&payload, to).await?,
+                        }),
                     }
                 }
                 sent += burst;
@@ -329,6 +329,12 @@ impl Load {
 /// Carries so many datagrams and prints how it went.
 async fn carry(mut near: Near, target: SocketAddr, direction: Direction, datagrams: u64) -> Result<(), Error> {
     let far = UdpSocket::bind(target).await?;
+    let probes = direction == Direction::Down && matches!(near, Near::Ip(_));
+    if probes {
+        // The proxy answers packets by ICMP until it knows the MTU of its path to the client. The kernel would remember that for minutes, and
+        // refuse to send: this makes the socket probe, as those of QUIC do.
+        UdpSocketState::new((&far).into())?;
+    }
     let mut buffer = vec![0; 65_536];
     near.ready().await?;
     // The first datagram tells the target where the other end is.
@@ -340,10 +346,15 @@ async fn carry(mut near: Near, target: SocketAddr, direction: Direction, datagra
             break;
         }
     }
-    far.connect(from.ok_or("no datagram reaches the target")?).await?;
+    let from = from.ok_or("no datagram reaches the target")?;
+    if !probes {
+        // A connected socket would report each ICMP message as an error.
+        far.connect(from).await?;
+    }
     // What was sent before the path was known does not count.
     while tokio::time::timeout(PATIENCE, receive(&far, &mut buffer)).await.is_ok() {}
-    let mut load = Load { near, far, direction, buffer };
+    let far_to = probes.then_some(from);
+    let mut load = Load { near, far, far_to, direction, buffer };
     // The proxy, too, has to find the MTU of its path: until then it has room for a few payloads only.
     let mut attempts = 0..ATTEMPTS;
     while load.run(WINDOW).await?.1 > 0 {

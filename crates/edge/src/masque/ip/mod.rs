@@ -244,6 +244,10 @@ impl IpProxy {
             .filter(|is_v4| routes.iter().any(|range| range.start.is_ipv4() == *is_v4))
             .filter_map(pool_of)
             .collect();
+        // Before packets come: the kernel remembers for minutes that one was too big for the path.
+        if let Some(datagrams) = datagrams {
+            datagrams.discover_max_size();
+        }
         // RFC 9484 §7.2 MUST-1: without 1,280 bytes there is no IPv6
         if pools.iter().any(|pool| pool.address().is_ipv6()) && !carries_ipv6(datagrams, until).await {
             pools.retain(|pool| pool.address().is_ipv4());
@@ -318,7 +322,6 @@ impl IpProxy {
 /// Waits until the path to a client carries the packets that IPv6 needs. Where there are no datagrams, capsules carry them.
 async fn carries_ipv6(datagrams: Option<&Datagrams>, until: Instant) -> bool {
     let Some(datagrams) = datagrams else { return true };
-    datagrams.discover_max_size();
     while Instant::now() < until {
         // The context ID takes a byte.
         if datagrams.max_size().is_none_or(|room| room > MIN_IPV6_MTU) {
