@@ -15,7 +15,10 @@ use std::{
 use rustls::HandshakeKind;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
     sync::{mpsc, watch},
     task::{JoinHandle, JoinSet},
 };
@@ -23,6 +26,24 @@ use tokio::{
 use gateway::{Gateway, edge};
 use scratch::Program;
 use signing::{Authority, Client, LIMIT, Place, Signer, ask2, ask3, signal};
+
+/// Listens in front of a signer. What a gateway says goes on as it comes; `answers` carries what the signer says on each connection.
+async fn way_to(
+    signer: SocketAddr,
+    answers: impl Fn(OwnedReadHalf, OwnedWriteHalf) + Send + 'static,
+) -> (SocketAddr, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let task = tokio::spawn(async move {
+        while let Ok((near, _)) = listener.accept().await {
+            let far = TcpStream::connect(signer).await.unwrap();
+            let ((mut near_read, near_write), (far_read, mut far_write)) = (near.into_split(), far.into_split());
+            tokio::spawn(async move { tokio::io::copy(&mut near_read, &mut far_write).await });
+            answers(far_read, near_write);
+        }
+    });
+    (address, task)
+}
 
 /// The way to a signer: what it answers is held back until it is let go.
 struct Gate {
@@ -33,27 +54,20 @@ struct Gate {
 
 impl Gate {
     async fn before(signer: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
         let (open, is_open) = watch::channel(true);
-        let task = tokio::spawn(async move {
-            while let Ok((near, _)) = listener.accept().await {
-                let far = TcpStream::connect(signer).await.unwrap();
-                let ((mut near_read, mut near_write), (mut far_read, mut far_write)) =
-                    (near.into_split(), far.into_split());
-                tokio::spawn(async move { tokio::io::copy(&mut near_read, &mut far_write).await });
-                let mut is_open = is_open.clone();
-                tokio::spawn(async move {
-                    let mut buffer = vec![0; 65_536];
-                    while let Ok(len) = far_read.read(&mut buffer).await {
-                        is_open.wait_for(|open| *open).await.unwrap();
-                        if len == 0 || near_write.write_all(&buffer[..len]).await.is_err() {
-                            return;
-                        }
+        let (address, task) = way_to(signer, move |mut answers, mut near| {
+            let mut is_open = is_open.clone();
+            tokio::spawn(async move {
+                let mut buffer = vec![0; 65_536];
+                while let Ok(len) = answers.read(&mut buffer).await {
+                    is_open.wait_for(|open| *open).await.unwrap();
+                    if len == 0 || near.write_all(&buffer[..len]).await.is_err() {
+                        return;
                     }
-                });
-            }
-        });
+                }
+            });
+        })
+        .await;
         Self { address, open, _task: task }
     }
 }
@@ -122,33 +136,26 @@ struct Distance {
 
 impl Distance {
     async fn before(signer: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
         let (delay, delays) = watch::channel(Duration::ZERO);
-        let task = tokio::spawn(async move {
-            while let Ok((near, _)) = listener.accept().await {
-                let far = TcpStream::connect(signer).await.unwrap();
-                let ((mut near_read, mut near_write), (mut far_read, mut far_write)) =
-                    (near.into_split(), far.into_split());
-                tokio::spawn(async move { tokio::io::copy(&mut near_read, &mut far_write).await });
-                // Answers are under way side by side, as on a long line.
-                let (send, mut under_way) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
-                let delays = delays.clone();
-                tokio::spawn(async move {
-                    let mut buffer = vec![0; 65_536];
-                    while let Ok(len @ 1..) = far_read.read(&mut buffer).await {
-                        let due = Instant::now() + *delays.borrow();
-                        send.send((due, buffer[..len].to_vec())).unwrap();
-                    }
-                });
-                tokio::spawn(async move {
-                    while let Some((due, bytes)) = under_way.recv().await {
-                        tokio::time::sleep_until(due.into()).await;
-                        near_write.write_all(&bytes).await.unwrap();
-                    }
-                });
-            }
-        });
+        let (address, task) = way_to(signer, move |mut answers, mut near| {
+            // Answers are under way side by side, as on a long line.
+            let (send, mut under_way) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+            let delays = delays.clone();
+            tokio::spawn(async move {
+                let mut buffer = vec![0; 65_536];
+                while let Ok(len @ 1..) = answers.read(&mut buffer).await {
+                    let due = Instant::now() + *delays.borrow();
+                    send.send((due, buffer[..len].to_vec())).unwrap();
+                }
+            });
+            tokio::spawn(async move {
+                while let Some((due, bytes)) = under_way.recv().await {
+                    tokio::time::sleep_until(due.into()).await;
+                    near.write_all(&bytes).await.unwrap();
+                }
+            });
+        })
+        .await;
         Self { address, delay, _task: task }
     }
 }

@@ -152,6 +152,7 @@ mod tests {
         let memory = ConnectionBudget::new(5 * MIN as u64 - 1, &ProcessBudget::default());
         assert!(ReadRoom::new(&memory, 5).is_err());
     }
+
     #[tokio::test(start_paused = true)]
     async fn streams_wait_for_memory_in_the_order_in_which_they_came() {
         let memory = ConnectionBudget::new(2 * MIN as u64, &ProcessBudget::default());

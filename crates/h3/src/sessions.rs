@@ -113,7 +113,7 @@ impl Session {
     }
 }
 
-/// What a session will owe the peer for streams that were refused before it opened.
+/// Streams that were refused before their session opened, and the credit that it owes the peer for them.
 #[derive(Default)]
 struct EarlyRefused {
     /// Streams by direction. They are owed once they have been reset.

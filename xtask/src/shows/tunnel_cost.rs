@@ -30,7 +30,7 @@ const DOWNLOADS: u32 = 12;
 /// Most that a tunnel may cost, in relays.
 const MOST: f64 = 2.2;
 
-/// What counts for CONNECT-IP.
+/// Conditions of the rows of CONNECT-IP: the packets, and which work of the kernel counts.
 const IP_DETAIL: &str = "payloads of 1200 B in packets of 1228 B; the kernel's routing counts where it runs within the gateway's system calls: \
                          up to the socket of the target. Down it does not: it runs within the call of the sender";
 

@@ -64,7 +64,7 @@ impl Plan {
         Self { rounds: ROUNDS, contenders, lasts: wanted(args).min(Duration::from_secs_f64(fits)), share }
     }
 
-    /// What the rounds will take, for people.
+    /// Time and bytes that the rounds take at most, for people.
     pub(super) fn estimate(&self) -> String {
         let transfers = self.rounds * self.contenders.len();
         let seconds = ((self.lasts + BETWEEN) * u32::try_from(transfers).unwrap_or(u32::MAX)).as_secs();

@@ -238,40 +238,39 @@ impl Upstream {
             };
             let body = body.take().unwrap_or_else(|| full(""));
             let request = Request::from_parts(head.clone(), body);
+            // In its place: a future that is moved into the timeout would take its room twice.
+            let (timeout, queue) = (self.timeout, self.queue_timeout);
             let mut unseen = false;
-            let (result, failed_by) =
-                match tokio::time::timeout(self.timeout, back_end.send(request, self.queue_timeout)).await {
-                    Ok(Ok(mut response)) => {
-                        if let Some(new) = &self.sticky
-                            && !sticky.as_ref().is_some_and(|own| Arc::ptr_eq(own, &back_end))
-                        {
-                            response
-                                .headers_mut()
-                                .extend(new.field(&back_end).map(|field| (header::SET_COOKIE, field)));
-                        }
-                        back_end.succeeded();
-                        attempt.result = back_end::ANSWERED;
-                        return Ok(Answer { response, place, back_end: back_end.name().to_owned(), tries });
+            let (result, failed_by) = match tokio::time::timeout(timeout, back_end.send(request, queue)).await {
+                Ok(Ok(mut response)) => {
+                    if let Some(new) = &self.sticky
+                        && !sticky.as_ref().is_some_and(|own| Arc::ptr_eq(own, &back_end))
+                    {
+                        response.headers_mut().extend(new.field(&back_end).map(|field| (header::SET_COOKIE, field)));
                     }
-                    // RFC 9112 §6.3: a body that is malformed or breaks off is the client's fault, and says nothing of the back end.
-                    Ok(Err(error)) if let Some(ending) = fate.get() => {
-                        let reason = format!("the content of the request: {}", chain(&error));
-                        (CANCELLED, failure(&back_end, ending, reason, tries))
+                    back_end.succeeded();
+                    attempt.result = back_end::ANSWERED;
+                    return Ok(Answer { response, place, back_end: back_end.name().to_owned(), tries });
+                }
+                // RFC 9112 §6.3: a body that is malformed or breaks off is the client's fault, and says nothing of the back end.
+                Ok(Err(error)) if let Some(ending) = fate.get() => {
+                    let reason = format!("the content of the request: {}", chain(&error));
+                    (CANCELLED, failure(&back_end, ending, reason, tries))
+                }
+                Ok(Err(error)) => {
+                    unseen = error.is_unprocessed();
+                    if error.is_connect() {
+                        back_end.failed();
                     }
-                    Ok(Err(error)) => {
-                        unseen = error.is_unprocessed();
-                        if error.is_connect() {
-                            back_end.failed();
-                        }
-                        let reason = format!("{}: {}", back_end.name(), chain(&error));
-                        let (result, ending) = error.outcome();
-                        (result, failure(&back_end, ending, reason, tries))
-                    }
-                    Err(_) => {
-                        let reason = format!("{}: no answer within {:?}", back_end.name(), self.timeout);
-                        ("timeout", failure(&back_end, Ending::Timeout, reason, tries))
-                    }
-                };
+                    let reason = format!("{}: {}", back_end.name(), chain(&error));
+                    let (result, ending) = error.outcome();
+                    (result, failure(&back_end, ending, reason, tries))
+                }
+                Err(_) => {
+                    let reason = format!("{}: no answer within {:?}", back_end.name(), self.timeout);
+                    ("timeout", failure(&back_end, Ending::Timeout, reason, tries))
+                }
+            };
             attempt.result = result;
             drop((place, attempt));
             if tries > self.retries || !no_content || !(unseen || idempotent && result == "broken") {
