@@ -95,7 +95,10 @@ fn render(status: &Value) -> String {
         line(
             "steering",
             match steering["on"].as_bool() {
-                Some(true) => format!("by the kernel; {forwarded}"),
+                Some(true) => {
+                    let steered: u64 = processes.iter().filter_map(|process| process["steered"].as_u64()).sum();
+                    format!("by the kernel: {steered} reads; {forwarded}")
+                }
                 _ => format!("off: {}; {forwarded}", text(&steering["reason"])),
             },
         );
@@ -175,7 +178,7 @@ mod tests {
         let status = json!({
             "config": "edge.toml", "version": "0.1.0", "generation": 3, "uptime_s": 93_784, "listen": ["[::]:443"],
             "processes": [
-                {"process": 1, "pid": 17, "serving": false, "connections": 5},
+                {"process": 1, "pid": 17, "serving": false, "connections": 5, "steered": 41},
                 {"process": 2, "pid": 18, "serving": true, "connections": 12},
             ],
             "kernel_steering": {"on": false, "reason": "it needs CAP_BPF", "forwarded": 7},
@@ -216,6 +219,10 @@ mod tests {
             !text.contains('\u{1b}') && text.contains("DOWN") && text.contains("  QUIC fails: timeout: "),
             "{text}"
         );
+        let mut steered = status;
+        steered["kernel_steering"] = json!({"on": true, "reason": null, "forwarded": 7});
+        let text = render(&steered);
+        assert!(text.contains("by the kernel: 41 reads; 7 reads forwarded to older processes\n"), "{text}");
         // A gateway of another version may say less.
         assert!(render(&json!({})).contains("listen        -"));
         for (seconds, expected) in [(59, "59 s"), (61, "1 min 1 s"), (3_660, "1 h 1 min"), (90_000, "1 d 1 h")] {

@@ -13,8 +13,15 @@ fn state(fleet: &Fleet) -> (u64, bool) {
     (steering["forwarded"].as_u64().expect("a count"), is_on)
 }
 
-/// Requests and a download over two connections of different processes, through two upgrades; returns the reads that were forwarded.
-async fn forwarded(fleet: &mut Fleet, is_on: bool) -> u64 {
+/// Reads that the kernel has steered to the older processes, as they report.
+fn steered(fleet: &Fleet) -> u64 {
+    let status = fleet.status();
+    status["processes"].as_array().unwrap().iter().filter_map(|process| process["steered"].as_u64()).sum()
+}
+
+/// Requests and a download over two connections of different processes, through two upgrades. Returns the reads that were forwarded and
+/// those that were steered.
+async fn forwarded(fleet: &mut Fleet, is_on: bool) -> (u64, u64) {
     let site = Site::of(fleet);
     let (_first, mut of_first) = site.h3().await;
     let (_download, mut download) = site.h3().await;
@@ -36,7 +43,9 @@ async fn forwarded(fleet: &mut Fleet, is_on: bool) -> u64 {
     };
     let (all, ()) = tokio::join!(all, asking);
     assert!(all == large(), "{} bytes", all.len());
-    state(fleet).0 - before
+    // The older processes report every 500 ms.
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    (state(fleet).0 - before, steered(fleet))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -46,15 +55,17 @@ async fn the_kernel_passes_packets_to_older_processes() {
         println!("skipped: {}", fleet.status()["kernel_steering"]["reason"]);
         return;
     }
-    let count = forwarded(&mut fleet, true).await;
+    let (count, steered) = forwarded(&mut fleet, true).await;
     println!("measured forwarded reads with kernel steering: {count}");
     assert!(count < 10, "{count} reads were forwarded");
+    assert!(steered >= 200, "{steered} reads were steered");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn packets_for_older_processes_are_forwarded_without_the_kernel() {
     let mut fleet = Fleet::start("unsteered", "[upgrade]\nkernel-steering = false\n");
-    let count = forwarded(&mut fleet, false).await;
+    let (count, steered) = forwarded(&mut fleet, false).await;
     println!("measured forwarded reads without kernel steering: {count}");
     assert!(count >= 200, "{count} reads were forwarded");
+    assert_eq!(steered, 0);
 }

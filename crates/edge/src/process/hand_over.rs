@@ -301,7 +301,10 @@ impl Process {
             let number = line.trim().strip_prefix("status ").and_then(|number| number.parse::<u64>().ok());
             line.clear();
             let answer = match number {
-                Some(number) => json!({"number": number, "connections": self.open_connections()}),
+                Some(number) => {
+                    let steered = self.socket_stats().steered;
+                    json!({"number": number, "connections": self.open_connections(), "steered": steered})
+                }
                 None => json!({"error": "there is only status"}),
             };
             control.write_all(format!("{answer}\n").as_bytes()).await?;

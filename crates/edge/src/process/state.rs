@@ -62,9 +62,9 @@ impl Process {
     pub(crate) fn count_siblings(&self) {
         let metrics = &self.shared.metrics.upgrade;
         metrics.connections.clear();
-        for (process, _, connections) in self.siblings.status() {
+        for (process, _, report) in self.siblings.status() {
             let label = ProcessLabel { process };
-            metrics.connections.get_or_create(&label).set(connections.unwrap_or_default().cast_signed());
+            metrics.connections.get_or_create(&label).set(report.connections.unwrap_or_default().cast_signed());
         }
         metrics.kernel_steering.set(i64::from(self.steering_fault().is_none()));
         let sum = self.socket_stats();

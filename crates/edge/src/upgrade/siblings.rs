@@ -29,6 +29,21 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// No handshake of an older process takes longer than this.
 const LONGEST_HANDSHAKE: Duration = Duration::from_secs(60);
 
+/// Report of an older process, as far as its program knows the figures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Report {
+    /// Open connections.
+    pub(crate) connections: Option<u64>,
+    /// Reads that the kernel has steered to it.
+    pub(crate) steered: Option<u64>,
+}
+
+impl Report {
+    fn read(answer: &Value) -> Self {
+        Self { connections: answer["connections"].as_u64(), steered: answer["steered"].as_u64() }
+    }
+}
+
 /// An older process.
 pub(crate) struct SiblingProcess {
     pub(crate) process: u64,
@@ -37,8 +52,8 @@ pub(crate) struct SiblingProcess {
     /// Stream to it. The process knows by its end that no newer one is left.
     pub(crate) control: UnixStream,
     pub(crate) links: HashMap<SocketAddr, Arc<Sibling>>,
-    /// Last reported number of its connections.
-    connections: Mutex<Option<u64>>,
+    /// Its last report.
+    report: Mutex<Report>,
 }
 
 impl SiblingProcess {
@@ -53,7 +68,7 @@ impl SiblingProcess {
             pid: offer.pid,
             links: links.collect(),
             control,
-            connections: Mutex::new(None),
+            report: Mutex::default(),
         }
     }
 
@@ -91,17 +106,17 @@ impl SiblingProcess {
                     // What an earlier reader of this stream has left half read is none.
                     let answer: Value = serde_json::from_str(&line).unwrap_or_default();
                     if answer["number"].as_u64() == Some(number) {
-                        return Ok(answer["connections"].as_u64());
+                        return Ok(Some(Report::read(&answer)));
                     }
                 }
             };
-            let connections = match timeout(PATIENCE, answered).await {
+            let report = match timeout(PATIENCE, answered).await {
                 Ok(Ok(None)) => return Ok(()),
                 Ok(Err(error)) => return Err(error),
-                Ok(Ok(connections)) => connections,
-                Err(_) => None,
+                Ok(Ok(Some(report))) => report,
+                Err(_) => Report::default(),
             };
-            *self.connections.lock().unwrap_or_else(PoisonError::into_inner) = connections;
+            *self.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
             // Nothing comes unasked but the end.
             if let Ok(ended) = timeout(INTERVAL, control.fill_buf()).await
                 && ended?.is_empty()
@@ -187,17 +202,16 @@ impl Siblings {
         following.drain(..).for_each(|task| task.abort());
     }
 
-    /// Last reported numbers of connections of the processes.
-    pub(crate) fn status(&self) -> Vec<(u64, u32, Option<u64>)> {
-        let connections =
-            |sibling: &SiblingProcess| *sibling.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        self.all().iter().map(|sibling| (sibling.process, sibling.pid, connections(sibling))).collect()
+    /// Last reports of the processes, with their numbers and process IDs.
+    pub(crate) fn status(&self) -> Vec<(u64, u32, Report)> {
+        let report = |sibling: &SiblingProcess| *sibling.report.lock().unwrap_or_else(PoisonError::into_inner);
+        self.all().iter().map(|sibling| (sibling.process, sibling.pid, report(sibling))).collect()
     }
 
     /// The same, as JSON.
     pub(crate) fn to_json(&self) -> impl Iterator<Item = Value> {
-        self.status().into_iter().map(|(process, pid, connections)| {
-            json!({"process": process, "pid": pid, "serving": false, "connections": connections})
+        self.status().into_iter().map(|(process, pid, Report { connections, steered })| {
+            json!({"process": process, "pid": pid, "serving": false, "connections": connections, "steered": steered})
         })
     }
 }
