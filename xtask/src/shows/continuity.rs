@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 
 use super::{
     Case, Context,
@@ -16,7 +16,11 @@ use super::{
 pub(crate) fn cases() -> Vec<Case> {
     let case = |name, about, measure| Case { name, about, measure };
     vec![
-        case("upgrades", "upgrades and reloads under load; 100 and 1,000 with --long, 10 and 100 without", upgrades),
+        case(
+            "upgrades",
+            "upgrades and reloads with 200 connections, with eBPF and without privilege; 100 and 1,000 with --long, 10 and 100 without",
+            super::continuity_upgrades::measure,
+        ),
         case(
             "refused",
             "programs that cannot take over, settings that contradict the machines, and processes that are killed, change nothing for others",
@@ -124,30 +128,6 @@ pub(super) fn measured(ended: &Ended, what: &str) -> Result<Vec<f64>> {
 pub(super) fn failures(ended: &Ended, what: &str) -> Row {
     let tests = Tests::read(&ended.stdout);
     Row::new(what, f64::from(tests.failed), "", Target::Exactly(0.0)).detail(format!("{} tests passed", tests.passed))
-}
-
-fn upgrades(context: &Context) -> Result<Vec<Row>> {
-    let (upgrades, reloads) = if context.long { ("100", "1000") } else { ("10", "100") };
-    let settings = [("EDGE_UPGRADES", upgrades), ("EDGE_RELOADS", reloads), ("EDGE_CONNECTIONS", "8")];
-    let ended = test(context, "continuity-upgrades", "upgrades_under_load", &settings)?;
-    let get = |what: &str| measured(&ended, what).map(|values| values[0]);
-    let wanted = |text: &str| text.parse::<f64>().context("a number");
-    Ok(vec![
-        failures(&ended, "lost connections or failed requests").detail(format!(
-            "{} requests, {} connections opened meanwhile with two-datagram ClientHellos, one client that changes its address all the \
-             time, downloads over HTTP/3 and HTTP/2 from the first to the last upgrade; the first loss ends the test",
-            get("requests")?,
-            get("connections opened")?
-        )),
-        Row::new("upgrades", get("upgrades")?, "", Target::AtLeast(wanted(upgrades)?)),
-        Row::new("reloads", get("reloads")?, "", Target::AtLeast(wanted(reloads)?)),
-        Row::new("processes side by side", get("processes side by side")?, "", Target::AtLeast(4.0)),
-        Row::new("slowest handshake", get("slowest handshake, ms")?, "ms", Target::AtMost(1_000.0)).detail(format!(
-            "an unanswered first packet would cost a probe timeout of 1 s; the median is {:.0} ms; {}",
-            get("median handshake, ms")?,
-            load()
-        )),
-    ])
 }
 
 fn forwarding(context: &Context) -> Result<Vec<Row>> {

@@ -15,6 +15,7 @@ mod congestion;
 mod continuity;
 mod continuity_faults;
 mod continuity_peers;
+mod continuity_upgrades;
 mod cost;
 mod counts;
 mod early_data;

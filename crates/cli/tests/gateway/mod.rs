@@ -43,6 +43,17 @@ impl Gateway {
         Self::started(shell)
     }
 
+    /// The same by a copy of the program beside the configuration, as an ordinary user without any privilege. Needs root.
+    pub(crate) fn start_as(user: u32, config: &Path) -> Self {
+        let program = config.with_file_name("tiderace");
+        std::fs::copy(env!("CARGO_BIN_EXE_tiderace"), &program).unwrap();
+        let mut command = Command::new("setpriv");
+        command.args([format!("--reuid={user}"), format!("--regid={user}")]);
+        command.args(["--clear-groups", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs", "--"]);
+        command.arg(program).args(["edge", "run", "--config"]).arg(config).env_remove("RUST_LOG").stdin(Stdio::null());
+        Self::started(command)
+    }
+
     fn started(mut command: Command) -> Self {
         let mut program = Program(command.stdout(Stdio::piped()).spawn().unwrap());
         let mut lines = BufReader::new(program.0.stdout.take().unwrap()).lines();

@@ -3,7 +3,8 @@
 use std::{
     collections::BTreeSet,
     net::SocketAddr,
-    path::PathBuf,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
     process::{Command, Output},
     time::{Duration, Instant},
 };
@@ -24,6 +25,9 @@ pub(crate) fn large() -> Vec<u8> {
 }
 
 pub(crate) const LARGE: usize = 6_000_000;
+
+/// User and group `nobody`.
+const NOBODY: u32 = 65_534;
 
 /// The processes of a gateway; all are gone when this is dropped.
 pub(crate) struct Fleet {
@@ -52,7 +56,27 @@ impl Fleet {
         Self::build(name, extra, "", environment)
     }
 
+    /// The same as a user without privileges; as the own one, if that is not root.
+    #[allow(dead_code, reason = "each test binary uses its own part")]
+    pub(crate) fn unprivileged(name: &str, extra: &str, sections: &str) -> Self {
+        let own = std::fs::metadata("/proc/self").unwrap().uid();
+        Self::run(name, [extra, sections], |file| {
+            let gateway = if own == 0 {
+                give(file.parent().unwrap(), NOBODY);
+                Gateway::start_as(NOBODY, file)
+            } else {
+                Gateway::start(file)
+            };
+            assert_eq!(privileges(gateway.id()), 0, "the gateway has privileges");
+            gateway
+        })
+    }
+
     fn build(name: &str, extra: &str, sections: &str, environment: &[(&str, &str)]) -> Self {
+        Self::run(name, [extra, sections], |file| Gateway::start_in(environment, file))
+    }
+
+    fn run(name: &str, [extra, sections]: [&str; 2], start: impl FnOnce(&Path) -> Gateway) -> Self {
         let folder = Scratch::new(&format!("upgrade-{name}"));
         std::fs::create_dir_all(folder.0.join("www")).unwrap();
         std::fs::write(folder.0.join("www/small"), "small").unwrap();
@@ -60,7 +84,7 @@ impl Fleet {
         let certificate = folder.certificate("localhost").cert.der().to_vec();
         let file = folder.0.join("edge.toml");
         configure(&file, extra, sections, 0);
-        let first = Gateway::start_in(environment, &file);
+        let first = start(&file);
         let pids = BTreeSet::from([first.id()]);
         Self { address: first.address, folder, file, certificate, pids, first }
     }
@@ -148,6 +172,30 @@ impl Drop for Fleet {
     }
 }
 
+/// Gives a folder, and all that is in it, to a user.
+fn give(path: &Path, user: u32) {
+    std::os::unix::fs::chown(path, Some(user), Some(user)).unwrap();
+    for entry in std::fs::read_dir(path).into_iter().flatten() {
+        give(&entry.unwrap().path(), user);
+    }
+}
+
+/// Capabilities that a process has or may get, as bits; the user root counts as all.
+pub(crate) fn privileges(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+        line.split_whitespace().next().unwrap().to_owned()
+    };
+    if field("Uid") == "0" {
+        return u64::MAX;
+    }
+    ["CapInh", "CapPrm", "CapEff", "CapAmb"]
+        .iter()
+        .map(|name| u64::from_str_radix(&field(name), 16).unwrap())
+        .fold(0, |a, b| a | b)
+}
+
 /// Sends a signal to a process of a fleet.
 pub(crate) fn signal(pid: u32, name: &str) {
     assert!(Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap().success());
@@ -159,7 +207,7 @@ fn is_running(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-fn configure(file: &std::path::Path, extra: &str, sections: &str, number: u64) {
+fn configure(file: &Path, extra: &str, sections: &str, number: u64) {
     let text = format!(
         "listen = \"127.0.0.1:0\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\nworkers = 2\n{extra}\
          [admin]\nsocket = \"edge.sock\"\n[limits]\nconnections = {}\nconnections-per-address = 5000\n\

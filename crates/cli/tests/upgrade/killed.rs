@@ -21,10 +21,10 @@ use netem::LinkConfig;
 use tokio::{net::TcpListener, task::JoinSet};
 
 use crate::{
-    Load,
     clients::Site,
     fleet::{Fleet, LIMIT, signal},
-    held_h3, number,
+    load::{Kind, Load, hold},
+    number,
 };
 
 /// One-way delay of the path.
@@ -142,9 +142,10 @@ async fn clients_of_a_process_that_is_killed_are_served_again_and_no_post_arrive
             assert_eq!(visitor.ask(Method::GET, "small", 0).await, Some(true));
         }
         fleet.upgrade();
-        let (load, stop) = (Load::default(), Arc::new(AtomicBool::new(false)));
+        let pause = Duration::from_millis(2);
+        let (load, stop) = (Load::new(pause), Arc::new(AtomicBool::new(false)));
         // A client of the process that lives.
-        let other = tokio::spawn(held_h3(Site::of(&fleet), load.clone()));
+        let other = tokio::spawn(hold(load.clone(), Site::of(&fleet), Kind::Http3, u64::MAX, pause));
         let (readers, writers) = visitors.split_at(each as usize);
         let mut posts = JoinSet::new();
         for visitor in writers {
@@ -170,11 +171,12 @@ async fn clients_of_a_process_that_is_killed_are_served_again_and_no_post_arrive
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         stop.store(true, Ordering::Relaxed);
-        load.stop.store(true, Ordering::Relaxed);
+        load.end();
         while let Some(lost) = posts.join_next().await {
             unanswered += lost.unwrap();
         }
         other.await.unwrap();
+        load.check();
     }
     times.sort();
     let (arrived, twice) = back_end.counts();

@@ -3,195 +3,37 @@
 #![cfg(target_os = "linux")]
 
 mod clients;
+mod downloads;
 mod fleet;
 mod forms;
 mod forwarding;
 #[path = "../gateway/mod.rs"]
 mod gateway;
+mod initials;
 mod killed;
+mod load;
 mod ring;
 #[path = "../scratch/mod.rs"]
 mod scratch;
 mod sessions;
 mod steering;
 mod tunnels;
+mod under_load;
 
 use std::{
-    collections::VecDeque,
     os::unix::fs::PermissionsExt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
-use clients::{Nat, Site, content, get, get1, read_slowly};
-use fleet::{Fleet, LIMIT, large, signal};
+use clients::{Site, content, get};
+use fleet::{Fleet, LIMIT, signal};
+use load::{Kind, Load, hold};
 use tokio::task::JoinSet;
-
-/// Older processes that have a connection of their own, beside the first one.
-const SIDE_BY_SIDE: usize = 5;
 
 /// Number in the environment, or another one.
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
-}
-
-/// Requests that were answered, by clients that stop when they are asked to.
-#[derive(Clone, Default)]
-struct Load {
-    stop: Arc<AtomicBool>,
-    requests: Arc<AtomicU64>,
-    connections: Arc<AtomicU64>,
-}
-
-impl Load {
-    fn goes_on(&self) -> bool {
-        !self.stop.load(Ordering::Relaxed)
-    }
-
-    fn answered(&self) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Requests on one connection over QUIC, which is never replaced.
-async fn held_h3(site: Site, load: Load) {
-    let (_endpoint, mut h3) = site.h3().await;
-    while load.goes_on() {
-        assert_eq!(content(h3.send(get("small")).await.unwrap()).await, "small");
-        load.answered();
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-}
-
-/// The same, behind a NAT that gives the client another port repeatedly.
-async fn rebinding_h3(site: Site, load: Load) {
-    let nat = Nat::before(site.address).await;
-    let (_endpoint, mut h3) = site.at(nat.address).h3().await;
-    while load.goes_on() {
-        assert_eq!(content(h3.send(get("small")).await.unwrap()).await, "small");
-        nat.rebind.send(()).await.unwrap();
-        load.answered();
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-/// New connections all the time.
-async fn new_connections(site: Site, load: Load) -> Vec<Duration> {
-    let mut handshakes = Vec::new();
-    while load.goes_on() {
-        let begun = Instant::now();
-        let (_endpoint, mut h3) = site.h3().await;
-        handshakes.push(begun.elapsed());
-        assert_eq!(content(h3.send(get("small")).await.unwrap()).await, "small");
-        let mut h1 = site.h1().await;
-        assert_eq!(content(h1.send_request(get1("small")).await.unwrap()).await, "small");
-        load.requests.fetch_add(2, Ordering::Relaxed);
-        load.connections.fetch_add(2, Ordering::Relaxed);
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    handshakes
-}
-
-/// Returns whether the server has not seen the request, so that it is sent again: the connection had ended, or the request has a
-/// higher number than the last one of a GOAWAY (RFC 9113 §6.8). One that was in progress would end with another error.
-fn is_unprocessed(error: &hyper::Error) -> bool {
-    error.is_canceled() || format!("{error:?}").contains("GoAway(b\"\", NO_ERROR, Remote)")
-}
-
-/// Requests over HTTP/2, on another connection whenever the server asks for that.
-async fn h2_requests(site: Site, load: Load) {
-    let mut h2 = site.h2().await;
-    while load.goes_on() {
-        match h2.send_request(get("small")).await {
-            Ok(response) => {
-                assert_eq!(content(response).await, "small");
-                load.answered();
-            }
-            Err(error) if is_unprocessed(&error) => {
-                h2 = site.h2().await;
-                load.connections.fetch_add(1, Ordering::Relaxed);
-            }
-            Err(error) => panic!("a request failed: {error:?}"),
-        }
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-}
-
-/// Downloads that last from the beginning to the end, over HTTP/3 and HTTP/2.
-async fn downloads(site: Site, load: Load) {
-    let (_endpoint, mut h3) = site.h3().await;
-    let mut h2 = site.h2().await;
-    let (h3, h2) = (h3.send(get("large")).await.unwrap(), h2.send_request(get("large")).await.unwrap());
-    let is_over = || !load.goes_on();
-    let (h3, h2) = tokio::join!(read_slowly(h3, is_over), read_slowly(h2, is_over));
-    assert!(h3 == large(), "{} bytes over HTTP/3", h3.len());
-    assert!(h2 == large(), "{} bytes over HTTP/2", h2.len());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn upgrades_under_load_lose_nothing() {
-    let (upgrades, reloads, each) =
-        (number("EDGE_UPGRADES", 4), number("EDGE_RELOADS", 8), number("EDGE_CONNECTIONS", 2));
-    let mut fleet = Fleet::start("load", "");
-    let (site, load) = (Site::of(&fleet), Load::default());
-    let mut clients = JoinSet::new();
-    for _ in 0..each {
-        clients.spawn(held_h3(site.clone(), load.clone()));
-        clients.spawn(h2_requests(site.clone(), load.clone()));
-    }
-    clients.spawn(rebinding_h3(site.clone(), load.clone()));
-    clients.spawn(downloads(site.clone(), load.clone()));
-    let opening = tokio::spawn(new_connections(site.clone(), load.clone()));
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    let (mut upgraded, mut reloaded, mut most, mut held) = (0, 0, 0, VecDeque::new());
-    let begun = Instant::now();
-    while upgraded < upgrades {
-        assert_eq!(fleet.upgrade().0, upgraded + 2);
-        upgraded += 1;
-        while reloaded * upgrades < reloads * upgraded {
-            reloaded += 1;
-            fleet.reload(reloaded, "");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        // Each process has a connection until some more have followed it. The first ones keep theirs to the end.
-        let own = Load { stop: Arc::default(), ..load.clone() };
-        clients.spawn(held_h3(site.clone(), own.clone()));
-        held.push_back(own);
-        if held.len() > SIDE_BY_SIDE {
-            held.pop_front().unwrap().stop.store(true, Ordering::Relaxed);
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        most = most.max(fleet.running().len());
-        while let Some(ended) = clients.try_join_next() {
-            ended.unwrap();
-        }
-    }
-    let seconds = begun.elapsed().as_secs_f64();
-    held.iter().chain([&load]).for_each(|load| load.stop.store(true, Ordering::Relaxed));
-    while let Some(client) = clients.join_next().await {
-        client.unwrap();
-    }
-    let mut handshakes = opening.await.unwrap();
-    handshakes.sort();
-    let ms = |time: Option<&Duration>| time.map_or(f64::NAN, |time| time.as_secs_f64() * 1e3);
-    println!("measured upgrades: {upgraded}");
-    println!("measured reloads: {reloaded}");
-    println!("measured processes side by side: {most}");
-    println!("measured requests: {}", load.requests.load(Ordering::Relaxed));
-    println!("measured connections opened: {}", load.connections.load(Ordering::Relaxed));
-    println!("measured slowest handshake, ms: {}", ms(handshakes.last()));
-    println!("measured median handshake, ms: {}", ms(handshakes.get(handshakes.len() / 2)));
-    println!("measured seconds: {seconds}");
-    assert!(most as u64 > upgrades.min(3), "{most} processes side by side");
-    // Without connections the older processes end.
-    for pid in fleet.running() {
-        if Some(u64::from(pid)) != fleet.status()["processes"].as_array().unwrap().last().unwrap()["pid"].as_u64() {
-            fleet.wait_for_end(pid);
-        }
-    }
 }
 
 /// A program of this text at a path of its own.
@@ -205,11 +47,11 @@ fn script(fleet: &Fleet, name: &str, text: &str) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_program_that_cannot_take_over_changes_nothing() {
     let mut fleet = Fleet::start("refused", "[upgrade]\nstart-timeout = \"3 s\"\n");
-    let (site, load) = (Site::of(&fleet), Load::default());
-    let mut clients = JoinSet::new();
-    clients.spawn(held_h3(site.clone(), load.clone()));
-    clients.spawn(h2_requests(site.clone(), load.clone()));
-    let before = load.connections.load(Ordering::Relaxed);
+    let (site, pause) = (Site::of(&fleet), Duration::from_millis(2));
+    let (load, mut clients) = (Load::new(pause), JoinSet::new());
+    for kind in [Kind::Http3, Kind::Http2] {
+        clients.spawn(hold(load.clone(), site.clone(), kind, u64::MAX, pause));
+    }
     let crash = script(&fleet, "crash", "exit 7");
     let killed = script(&fleet, "killed", "kill -SEGV $$");
     let silent = script(&fleet, "silent", "exec sleep 60");
@@ -247,12 +89,13 @@ async fn a_program_that_cannot_take_over_changes_nothing() {
     }
     std::fs::write(&fleet.file, good).unwrap();
     assert_eq!(fleet.running(), [fleet.first_id()]);
-    assert_eq!(load.connections.load(Ordering::Relaxed), before, "HTTP/2 has lost its connection");
-    load.stop.store(true, Ordering::Relaxed);
+    assert_eq!(load.counters.replaced.load(Ordering::Relaxed), 0, "HTTP/2 has lost its connection");
+    load.end();
     while let Some(client) = clients.join_next().await {
         client.unwrap();
     }
-    assert!(load.requests.load(Ordering::Relaxed) > 100);
+    load.check();
+    assert!(load.counters.requests.load(Ordering::Relaxed) > 100);
     // And after all that an upgrade works. A process without connections ends at once, but not before it has answered.
     for process in 2..7 {
         assert_eq!(fleet.upgrade().0, process);
