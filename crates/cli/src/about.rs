@@ -79,18 +79,22 @@ fn write_pages(command: Command, name: &str, directory: &Path) -> Result<u32, Fa
 pub(crate) fn version(args: &VersionArgs) -> Result<ExitCode, Failure> {
     let mut text = format!("tiderace {}\n", env!("CARGO_PKG_VERSION"));
     if args.verbose {
-        let features: Vec<&str> = [("columns", cfg!(feature = "columns")), ("boringssl", cfg!(feature = "boringssl"))]
-            .into_iter()
-            .filter_map(|(name, on)| on.then_some(name))
-            .collect();
+        let all = [
+            ("columns", cfg!(feature = "columns")),
+            ("boringssl", cfg!(feature = "boringssl")),
+            ("aws-lc-gcm", cfg!(feature = "aws-lc-gcm")),
+        ];
+        let features: Vec<&str> = all.into_iter().filter_map(|(name, on)| on.then_some(name)).collect();
         let features = if features.is_empty() { "none".to_owned() } else { features.join(", ") };
         let build = if cfg!(debug_assertions) { "with debug assertions" } else { "optimised" };
         text += &format!(
             "machine:     {} {}, {build}\nfeatures:    {features}\nQUIC:        versions 1 and 2 (RFC 9000, RFC 9369)\n\
-             HTTP:        3, 2, 1.1\nTLS:         1.3 by rustls with aws-lc-rs{}\ncontrollers: {}\n",
+             HTTP:        3, 2, 1.1\nTLS:         1.3 by rustls with aws-lc-rs{}\nAES-GCM:     packets of QUIC by {}\n\
+             controllers: {}\n",
             std::env::consts::ARCH,
             std::env::consts::OS,
             if cfg!(feature = "boringssl") { ", or BoringSSL" } else { "" },
+            transport::crypto::PacketKey::aes_gcm(),
             lab::tiderace::controllers().join(", "),
         );
     }
