@@ -1,6 +1,8 @@
-//! Sessions to back ends that speak WebTransport: their streams and datagrams here, their ends in `ends`, who gets none in `refused`.
+//! Sessions to back ends that speak WebTransport: their streams and datagrams here, their ends in `ends`, streams that wait for memory in
+//! `memory`, who gets none in `refused`.
 
 mod ends;
+mod memory;
 mod refused;
 
 use std::sync::Arc;
