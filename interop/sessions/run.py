@@ -26,6 +26,8 @@ BUILD_S = 3600
 
 # Directions that one end receives, their bytes, and datagrams: what the contract asks for.
 STREAMS, BYTES, DATAGRAMS = 75, 2_758_659, 1000
+# Application protocol that servers choose of those that clients offer.
+PROTOCOL = "sessions-1"
 CLOSES = {"/streams": (4, "the client is done"), "/close": (7, "the server is done")}
 
 # Versions of the peers, as their packages name them.
@@ -34,6 +36,11 @@ CLIENTS_ONLY = {"chromium"}
 # Peers whose close is no WT_CLOSE_SESSION, as draft-ietf-webtrans-http3 §6 has it.
 CLOSES_THE_CONNECTION = {
     "wtransport": "known defect: `Connection::close` closes the QUIC connection with the code, and sends no WT_CLOSE_SESSION"
+}
+# Clients that offer no application protocol.
+OFFERS_NONE = {
+    "wtransport": "no application protocol: wtransport shows its client no field of the response",
+    "chromium": "no application protocol: not asked for",
 }
 CONFIG = """listen = "127.0.0.1:%d"
 certificate = "cert.pem"
@@ -218,6 +225,7 @@ class Cell:
         self.wrong, self.defects = [], []
         self.bytes = self.datagrams = self.resent = self.closes = 0
         self.draft = None
+        self.agreed = False
 
     def judge(self, at_client, at_server):
         for role, seen in (("client", at_client), ("server", at_server)):
@@ -234,8 +242,19 @@ class Cell:
             got = (report["streams"], report["bytes"], report["datagrams"])
             if got != (STREAMS, BYTES, DATAGRAMS):
                 self.wrong.append(f"{role}: {got} streams, bytes and datagrams")
+        self.judge_protocol(at_client, at_server)
         self.judge_close("/streams", self.client, at_server)
         self.judge_close("/close", self.server, at_client)
+
+    def judge_protocol(self, at_client, at_server):
+        """Whether both ends agree on the application protocol, in both sessions."""
+        expected = None if self.client in OFFERS_NONE else PROTOCOL
+        # Some stacks say "" for none.
+        seen = [report.get("protocol") or None for reports in (at_client, at_server) for report in reports.values()]
+        if seen != 2 * len(CLOSES) * [expected]:
+            self.wrong.append(f"application protocols {seen}, not {expected}")
+        else:
+            self.agreed = expected is not None
 
     def judge_close(self, path, closer, seen):
         """Whether the end that did not close saw code and message."""
@@ -260,7 +279,10 @@ class Cell:
         text = f"{way}: {'wrong' if self.wrong else 'ok'}, {self.bytes} bytes, {self.datagrams} datagrams ({self.resent} sent again), {self.closes} closes"
         if self.draft and not self.through:
             text += f", {self.draft}"
-        return "\n  ".join([text, *self.wrong, *self.defects])
+        if self.agreed:
+            text += f", {PROTOCOL}"
+        lacks = [OFFERS_NONE[self.client]] if self.client in OFFERS_NONE else []
+        return "\n  ".join([text, *self.wrong, *self.defects, *lacks])
 
 
 def run(names, tiderace, peers, folder):
@@ -310,6 +332,8 @@ def main():
     print(f"measured datagrams compared: {sum(cell.datagrams for cell in cells)}")
     print(f"measured closes with code and message: {sum(cell.closes for cell in cells)}")
     print(f"measured closes that a known defect of the peer prevents: {sum(len(cell.defects) for cell in cells)}")
+    print(f"measured cells that agree on an application protocol: {sum(cell.agreed for cell in cells)}")
+    print(f"measured cells whose client offers no application protocol: {sum(cell.client in OFFERS_NONE for cell in cells)}")
     sys.exit(0 if len(right) == wanted else 1)
 
 

@@ -3,7 +3,8 @@
     peer.py server --listen ADDRESS --cert PEM --key PEM    until standard input ends
     peer.py client --connect ADDRESS --ca PEM
 
-aioquic has streams and datagrams of sessions, and neither sessions that end nor capsules: WT_CLOSE_SESSION is written and read here.
+aioquic has streams and datagrams of sessions, and neither sessions that end nor capsules: WT_CLOSE_SESSION is written and read here. So are
+the fields of application protocols.
 """
 
 import argparse
@@ -20,6 +21,8 @@ from aioquic.quic.events import ConnectionTerminated, StreamReset
 
 STREAMS, DATAGRAMS, PATIENCE_S = 25, 1000, 60
 ASK, ANSWER, SERVER_ASK, CLIENT_ANSWER, UP, DOWN, COMPLETE, PLEASE_CLOSE = range(1, 9)
+# Application protocols that a client offers, the preferred one first, and the one that a server has: strings of structured fields (RFC 9651).
+OFFERED, PROTOCOL = b'"sessions-2", "sessions-1"', b'"sessions-1"'
 CLOSE_SESSION = 0x2843  # draft-ietf-webtrans-http3 §6
 PERIOD = 65_521
 
@@ -55,12 +58,16 @@ class Session:
 
     def __init__(self, peer, stream_id, path, is_client):
         self.peer, self.id, self.path, self.is_client = peer, stream_id, path, is_client
-        self.report = {"path": path, "streams": 0, "bytes": 0, "datagrams": 0, "resent": 0, "draft": None, "error": None}
+        self.report = {"path": path, "streams": 0, "bytes": 0, "datagrams": 0, "resent": 0, "draft": None, "protocol": None, "error": None}
         self.parts, self.seen, self.echoed, self.capsules = {}, set(), set(), b""
         self.asked = {}
         self.closed = asyncio.get_running_loop().create_future()
         self.complete = asyncio.Event()
         self.datagram_came = asyncio.Event()
+
+    def agree(self, protocol):
+        """Notes the application protocol, a string of a structured field."""
+        self.report["protocol"] = protocol.decode().strip('"')
 
     def wrong(self, what):
         self.report["error"] = self.report["error"] or what
@@ -208,10 +215,14 @@ class Peer(QuicConnectionProtocol):
         if isinstance(event, HeadersReceived):
             fields = dict(event.headers)
             if event.stream_id in self.responses:
-                self.responses[event.stream_id].set_result(fields[b":status"])
+                self.responses[event.stream_id].set_result((fields[b":status"], fields.get(b"wt-protocol")))
             elif fields.get(b":protocol") == b"webtransport":
-                self.http.send_headers(event.stream_id, [(b":status", b"200"), (b"sec-webtransport-http3-draft", b"draft02")])
+                response = [(b":status", b"200"), (b"sec-webtransport-http3-draft", b"draft02")]
                 session = self.begin(event.stream_id, fields[b":path"].decode(), False)
+                if PROTOCOL in [one.strip() for one in fields.get(b"wt-available-protocols", b"").split(b",")]:
+                    response.append((b"wt-protocol", PROTOCOL))
+                    session.agree(PROTOCOL)
+                self.http.send_headers(event.stream_id, response)
                 if session.path == "/streams":
                     session.open_all()
                 asyncio.ensure_future(session.print())
@@ -234,14 +245,17 @@ class Peer(QuicConnectionProtocol):
         session = self.begin(stream, path, True)
         fields = {":method": "CONNECT", ":scheme": "https", ":authority": authority, ":path": path, ":protocol": "webtransport"}
         fields["sec-webtransport-http3-draft02"] = "1"
+        fields["wt-available-protocols"] = OFFERED.decode()
         # Extended CONNECT is for after the server's settings (RFC 8441 §3).
         while not self.http.received_settings:
             await asyncio.sleep(0.01)
         self.http.send_headers(stream, [(name.encode(), value.encode()) for name, value in fields.items()])
         self.transmit()
-        status = await asyncio.wait_for(self.responses[stream], PATIENCE_S)
+        status, protocol = await asyncio.wait_for(self.responses[stream], PATIENCE_S)
         if status != b"200":
             raise ConnectionError(f"no session: status {status}")
+        if protocol:
+            session.agree(protocol)
         return session
 
 

@@ -27,6 +27,12 @@ const (
 	pleaseClose
 )
 
+// Application protocols that a client offers, and the one that a server has.
+var (
+	offered = []string{"sessions-2", "sessions-1"}
+	served  = []string{"sessions-1"}
+)
+
 const period = 65_521
 
 var pattern = func() []byte {
@@ -76,6 +82,7 @@ type report struct {
 	Resent    int         `json:"resent"`
 	Close     closeReport `json:"close"`
 	Draft     *string     `json:"draft"`
+	Protocol  string      `json:"protocol"`
 	Error     *string     `json:"error"`
 }
 

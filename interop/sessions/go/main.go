@@ -55,8 +55,10 @@ func serveAll(listen, cert, key string) {
 	mux := http.NewServeMux()
 	tlsConfig := &tls.Config{Certificates: []tls.Certificate{pair}}
 	server := webtransport.Server{
-		Config: &limits,
-		H3:     &http3.Server{TLSConfig: http3.ConfigureTLSConfig(tlsConfig), QUICConfig: &quicConfig, Handler: mux},
+		Config:               &limits,
+		ApplicationProtocols: served,
+
+		H3: &http3.Server{TLSConfig: http3.ConfigureTLSConfig(tlsConfig), QUICConfig: &quicConfig, Handler: mux},
 	}
 	for _, path := range []string{"/streams", "/close"} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
@@ -88,7 +90,9 @@ func requestAll(connect, ca string) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	transport := webtransport.Transport{Config: &limits, TLSClientConfig: tlsConfig, QUICConfig: &quicConfig}
+	transport := webtransport.Transport{
+		Config: &limits, ApplicationProtocols: offered, TLSClientConfig: tlsConfig, QUICConfig: &quicConfig,
+	}
 	client, err := transport.NewClientConn(connection)
 	if err != nil {
 		log.Fatal(err)
@@ -268,6 +272,7 @@ func serve(session *webtransport.Session, path string) *report {
 			}
 		}()
 	}
+	t.report.Protocol = session.SessionState().ApplicationProtocol
 	t.report.Close = wait(session)
 	return &t.report
 }
@@ -331,6 +336,7 @@ func request(session *webtransport.Session) *report {
 	}
 	code, reason := uint32(4), "the client is done"
 	session.CloseWithError(webtransport.SessionErrorCode(code), reason)
+	t.report.Protocol = session.SessionState().ApplicationProtocol
 	t.report.Close = closeReport{Code: &code, Reason: reason, How: "closed here"}
 	return &t.report
 }
@@ -342,6 +348,7 @@ func requestClose(session *webtransport.Session) *report {
 		err = send(stream, content(pleaseClose, 0))
 	}
 	t.note("the stream that asks for the close", err)
+	t.report.Protocol = session.SessionState().ApplicationProtocol
 	t.report.Close = wait(session)
 	return &t.report
 }

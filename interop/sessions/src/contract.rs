@@ -17,6 +17,10 @@ pub const MAX: usize = 1_000_000;
 pub const CLOSE_OF_CLIENT: (u32, &str) = (4, "the client is done");
 /// Close by the server, of the session that asks for it.
 pub const CLOSE_OF_SERVER: (u32, &str) = (7, "the server is done");
+/// Application protocols that a client offers, the preferred one first.
+pub const OFFERED: [&str; 2] = ["sessions-2", "sessions-1"];
+/// The one of them that servers have.
+pub const PROTOCOL: &str = "sessions-1";
 /// Path of the session that carries everything.
 pub const STREAMS_PATH: &str = "/streams";
 /// Path of the session that the server closes.
@@ -142,6 +146,8 @@ pub struct Report {
     pub close: Close,
     /// Variant of the protocol, where the stack says it.
     pub draft: Option<String>,
+    /// Application protocol that was agreed on, where the stack has any.
+    pub protocol: Option<String>,
     /// First thing that was wrong.
     pub error: Option<String>,
 }

@@ -47,6 +47,8 @@ pub trait Session: Clone + Send + Sync + 'static {
     fn closed(&self) -> impl Future<Output = Close> + Send;
     /// The variant of the protocol, where the stack says it.
     fn draft(&self) -> Option<String>;
+    /// The application protocol that was agreed on.
+    fn protocol(&self) -> Option<String>;
 }
 
 /// Streams and datagrams that have come in a session.
@@ -101,9 +103,9 @@ impl Tally {
         }
     }
 
-    fn into_report(self: Arc<Self>, path: &str, close: Close, draft: Option<String>) -> Report {
+    fn into_report(self: Arc<Self>, path: &str, close: Close, session: &impl Session) -> Report {
         let report = std::mem::take(&mut self.report.lock().expect("no panic").0);
-        Report { path: path.to_owned(), close, draft, ..report }
+        Report { path: path.to_owned(), close, draft: session.draft(), protocol: session.protocol(), ..report }
     }
 }
 
@@ -199,7 +201,7 @@ pub async fn serve<S: Session>(session: S, path: &str) -> Report {
         Ok(close) => close,
         Err(_) => Close { how: "the session does not end".to_owned(), ..Close::default() },
     };
-    tally.into_report(path, close, session.draft())
+    tally.into_report(path, close, &session)
 }
 
 fn check_datagram(payload: &[u8], seen: &mut BTreeSet<u32>) -> Result<u32> {
@@ -268,8 +270,7 @@ pub async fn request<S: Session>(session: S, path: &str) -> Report {
     let (code, reason) = CLOSE_OF_CLIENT;
     session.close(code, reason);
     let close = Close { code: Some(code), reason: reason.to_owned(), how: "closed here".to_owned() };
-    let draft = session.draft();
-    tally.into_report(path, close, draft)
+    tally.into_report(path, close, &session)
 }
 
 /// Plays the client of the session that the server closes.
@@ -285,5 +286,5 @@ pub async fn request_close<S: Session>(session: S, path: &str) -> Report {
             Close { how: "the session does not end".to_owned(), ..Close::default() }
         }
     };
-    tally.into_report(path, close, session.draft())
+    tally.into_report(path, close, &session)
 }

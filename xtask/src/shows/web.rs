@@ -35,7 +35,11 @@ pub(crate) fn cases() -> Vec<Case> {
             "tunnels and sessions through reloads and upgrades; 1,000 and 100 with --long, 100 and 10 without",
             reloads,
         ),
-        case("tunnel-attacks", "targets, capsules, contexts, packets and floods of attackers", tunnels::attacks),
+        case(
+            "tunnel-attacks",
+            "targets, redirects, capsules, contexts, packets, sessions and floods of attackers",
+            tunnels::attacks,
+        ),
         case(
             "tunnel-cost",
             "CPU of CONNECT-UDP and CONNECT-IP per GiB, beside a plain relay and a download; needs an idle machine",
@@ -115,6 +119,13 @@ fn peers(context: &Context) -> Result<Vec<Row>> {
             .detail("100 streams in each cell, of 5 bytes to 500 kB, compared by both ends"),
         Row::new("datagrams compared", get("datagrams compared")?, "", Target::Exactly(cells * DATAGRAMS_OF_CELL))
             .detail("1,000 in each cell, at the server and back at the client"),
+        Row::new(
+            "cells that agree on an application protocol",
+            get("cells that agree on an application protocol")?,
+            "",
+            Target::Exactly(cells - get("cells whose client offers no application protocol")?),
+        )
+        .detail("the client offers two, the server has the second; wtransport and Chromium offer none"),
         Row::new("closes with code and message", closes, "", Target::Exactly(2.0 * cells - defects))
             .detail(format!("one by each end in each cell; a known defect of the peer prevents {defects}")),
     ])

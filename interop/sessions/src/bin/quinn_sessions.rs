@@ -5,11 +5,12 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 use anyhow::Result;
 use clap::Parser;
 use sessions_interop::{
-    contract::{CLOSE_PATH, Close, Command, MAX, Role, STREAMS_PATH, conclude, ready, serve},
+    contract::{CLOSE_PATH, Close, Command, MAX, OFFERED, PROTOCOL, Role, STREAMS_PATH, conclude, ready, serve},
     script, tls,
 };
 use web_transport_quinn::{
     Client, RecvStream, SendStream, Server, SessionError, WebTransportError,
+    proto::{ConnectRequest, ConnectResponse},
     quinn::{
         self,
         crypto::rustls::{QuicClientConfig, QuicServerConfig},
@@ -74,6 +75,10 @@ impl script::Session for Session {
     fn draft(&self) -> Option<String> {
         None
     }
+
+    fn protocol(&self) -> Option<String> {
+        self.0.protocol().map(str::to_owned)
+    }
 }
 
 fn main() -> ExitCode {
@@ -88,7 +93,11 @@ fn main() -> ExitCode {
                     while let Some(request) = server.accept().await {
                         tokio::spawn(async move {
                             let path = request.url.path().to_owned();
-                            match request.ok().await {
+                            let mut response = ConnectResponse::OK;
+                            if request.protocols.iter().any(|offered| offered == PROTOCOL) {
+                                response = response.with_protocol(PROTOCOL);
+                            }
+                            match request.respond(response).await {
                                 Ok(session) => script::serve(Session(session), &path).await.print(),
                                 Err(error) => eprintln!("a session failed: {error}"),
                             }
@@ -103,8 +112,9 @@ fn main() -> ExitCode {
                 let endpoint = quinn::Endpoint::client(([127, 0, 0, 1], 0).into())?;
                 let client = Client::new(endpoint.clone(), quinn::ClientConfig::new(Arc::new(tls)));
                 let begin = async |path: &str| {
-                    let session = client.connect(url::Url::parse(&format!("https://{connect}{path}"))?).await?;
-                    anyhow::Ok(Session(session))
+                    let request = ConnectRequest::new(url::Url::parse(&format!("https://{connect}{path}"))?);
+                    let request = request.with_protocols(OFFERED.map(str::to_owned));
+                    anyhow::Ok(Session(client.connect(request).await?))
                 };
                 let session = begin(STREAMS_PATH).await?;
                 script::request(session, STREAMS_PATH).await.print();

@@ -5,7 +5,7 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 use anyhow::Result;
 use clap::Parser;
 use sessions_interop::{
-    contract::{CLOSE_PATH, Close, Command, MAX, Role, STREAMS_PATH, conclude, ready, serve},
+    contract::{CLOSE_PATH, Close, Command, MAX, OFFERED, PROTOCOL, Role, STREAMS_PATH, conclude, ready, serve},
     script, tls,
 };
 use tiderace::{
@@ -72,6 +72,10 @@ impl script::Session for Session {
         let flow = if self.0.has_flow_control() { "with flow control" } else { "without flow control" };
         Some(format!("{}, {flow}", self.0.draft().token()))
     }
+
+    fn protocol(&self) -> Option<String> {
+        self.0.protocol().map(str::to_owned)
+    }
 }
 
 fn main() -> ExitCode {
@@ -99,7 +103,7 @@ fn main() -> ExitCode {
                     let connection = endpoint.connect(&config, connect, "localhost")?.await?;
                     let mut client = Client::begin(connection.clone(), Config::default()).await?;
                     let uri = format!("https://localhost:{}{path}", connect.port());
-                    let session = client.connect(http::Request::get(uri).body(())?, &[]).await?;
+                    let session = client.connect(http::Request::get(uri).body(())?, &OFFERED).await?;
                     anyhow::Ok((connection, client, Session(session)))
                 };
                 let (connection, client, session) = begin(STREAMS_PATH).await?;
@@ -127,7 +131,8 @@ async fn serve_connection(connection: Connection) {
     let config = Config { origins: Origins::Any, ..Config::default() };
     let handler = |request: server::SessionRequest| async move {
         let path = request.head().uri.path().to_owned();
-        let (session, response) = request.accept(None);
+        let protocol = request.protocols().iter().position(|offered| offered == PROTOCOL);
+        let (session, response) = request.accept(protocol);
         tokio::spawn(async move { script::serve(Session(session), &path).await.print() });
         response
     };

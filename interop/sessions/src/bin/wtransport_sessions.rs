@@ -5,7 +5,7 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::Result;
 use clap::Parser;
 use sessions_interop::{
-    contract::{CLOSE_PATH, Close, Command, MAX, Role, STREAMS_PATH, conclude, ready, serve},
+    contract::{CLOSE_PATH, Close, Command, MAX, PROTOCOL, Role, STREAMS_PATH, conclude, ready, serve},
     script, tls,
 };
 use tokio::io::AsyncReadExt;
@@ -13,8 +13,10 @@ use wtransport::{
     ClientConfig, Connection, Endpoint, RecvStream, SendStream, ServerConfig, VarInt, error::ConnectionError,
 };
 
+/// A session, and its application protocol. The stack has none: the server reads and writes the fields itself; the client offers none,
+/// because it is not shown the fields of the response.
 #[derive(Clone)]
-struct Session(std::sync::Arc<Connection>);
+struct Session(std::sync::Arc<Connection>, Option<&'static str>);
 
 impl script::Session for Session {
     type Send = SendStream;
@@ -80,6 +82,10 @@ impl script::Session for Session {
     fn draft(&self) -> Option<String> {
         None
     }
+
+    fn protocol(&self) -> Option<String> {
+        self.1.map(str::to_owned)
+    }
 }
 
 fn main() -> ExitCode {
@@ -97,8 +103,14 @@ fn main() -> ExitCode {
                             let serve = async {
                                 let request = incoming.await?;
                                 let path = request.path().to_owned();
-                                let session = Session(request.accept().await?.into());
-                                script::serve(session, &path).await.print();
+                                // A string of a structured field (RFC 9651 §3.3.3).
+                                let quoted = format!("\"{PROTOCOL}\"");
+                                let offered =
+                                    request.headers().get("wt-available-protocols").map_or("", String::as_str);
+                                let chosen = offered.split(',').any(|one| one.trim() == quoted).then_some(PROTOCOL);
+                                let fields = chosen.map(|_| ("wt-protocol", quoted));
+                                let session = request.accept_with_headers(fields).await?;
+                                script::serve(Session(session.into(), chosen), &path).await.print();
                                 anyhow::Ok(())
                             };
                             if let Err(error) = serve.await {
@@ -116,7 +128,7 @@ fn main() -> ExitCode {
                 let endpoint = Endpoint::client(config)?;
                 let begin = async |path: &str| {
                     let session = endpoint.connect(format!("https://{connect}{path}")).await?;
-                    anyhow::Ok(Session(session.into()))
+                    anyhow::Ok(Session(session.into(), None))
                 };
                 let session = begin(STREAMS_PATH).await?;
                 script::request(session, STREAMS_PATH).await.print();
