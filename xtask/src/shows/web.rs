@@ -37,7 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
         ),
         case(
             "tunnel-attacks",
-            "targets, redirects, capsules, contexts, packets, sessions and floods of attackers",
+            "targets, capsules, contexts, packets and floods of attackers",
             tunnels::attacks,
         ),
         case(
