@@ -233,15 +233,18 @@ fn serve(args: &Run) -> Result<ExitCode, Failure> {
         Some(stream) => Process::take_over(file, stream),
         None => Process::start(file),
     };
-    serve_with(&args.file.config, start, true, |address| write_out(&format!("serving {address}\n")))
+    let tell = |address| write_out(&format!("serving {address}\n"));
+    serve_with(&args.file.config, start, true, tell, Failure::from)
 }
 
-/// Runs a gateway with this configuration until the process is asked to stop. `tell` is called with the addresses on which it serves.
+/// Runs a gateway with this configuration until the process is asked to stop. `tell` is called with the addresses on which it serves,
+/// `explain` with the error of a gateway that cannot start.
 pub(crate) fn serve_until_ended(
     file: &Path,
     tell: impl Fn(std::net::SocketAddr) -> Result<(), Failure>,
+    explain: impl FnOnce(ProcessError) -> Failure,
 ) -> Result<ExitCode, Failure> {
-    serve_with(file, Process::start, false, tell)
+    serve_with(file, Process::start, false, tell, explain)
 }
 
 /// Like [`serve_until_ended`], with the gateway that `start` returns. If it `is_upgradable`, another process can take over.
@@ -250,6 +253,7 @@ fn serve_with(
     start: impl FnOnce(&Path) -> Result<Arc<Process>, ProcessError>,
     is_upgradable: bool,
     tell: impl Fn(std::net::SocketAddr) -> Result<(), Failure>,
+    explain: impl FnOnce(ProcessError) -> Failure,
 ) -> Result<ExitCode, Failure> {
     let runtime = runtime::start()?;
     runtime.block_on(async {
@@ -261,7 +265,7 @@ fn serve_with(
             is_upgradable.then(|| tokio::signal::unix::signal(tokio::signal::unix::SignalKind::user_defined2()));
         let upgrade = upgrade.transpose();
         let upgrade = upgrade.map_err(|error| Failure::new(format_args!("cannot listen for signals: {error}")))?;
-        let process = start(file)?;
+        let process = start(file).map_err(explain)?;
         let upgrading = upgrade.map(|signals| tokio::spawn(upgrade_on_signals(process.clone(), signals)));
         for address in process.addresses() {
             tell(address)?;

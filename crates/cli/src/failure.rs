@@ -44,6 +44,12 @@ impl Failure {
         self
     }
 
+    /// Puts the option at fault in front of the message.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn of_option(self, option: &str) -> Self {
+        Self { message: format!("{option}: {}", self.message), ..self }
+    }
+
     /// Message, without the hint.
     pub(crate) fn message(&self) -> &str {
         &self.message

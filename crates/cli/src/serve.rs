@@ -4,14 +4,21 @@ use std::{
     fs,
     io::Write as _,
     net::SocketAddr,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use clap::Parser;
+use edge::ProcessError;
+use live::PrivateDirectory;
 
-use crate::{edge::serve_until_ended, failure::Failure, stdout::write_out};
+use crate::{
+    address::{cannot_listen, plain},
+    edge::serve_until_ended,
+    failure::Failure,
+    stdout::write_out,
+};
 
 /// Serve a directory over HTTPS: HTTP/3, HTTP/2 and HTTP/1.1 on one port.
 ///
@@ -48,31 +55,16 @@ pub(crate) struct Args {
     prometheus: Option<SocketAddr>,
 }
 
-/// A folder for the configuration and the key that its owner alone can open. It is gone when this is dropped.
-struct Private(PathBuf);
+/// Beginning of the names of directories for the configuration and the key.
+const PREFIX: &str = "tiderace-serve-";
 
-impl Private {
-    fn new() -> Result<Self, Failure> {
-        let folder = std::env::temp_dir().join(format!("tiderace-serve-{}", std::process::id()));
-        let made = fs::DirBuilder::new().mode(0o700).create(&folder);
-        made.map_err(|error| Failure::new(format_args!("cannot make {}: {error}", folder.display())))?;
-        Ok(Self(folder))
-    }
-
-    fn write(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
-        let path = self.0.join(name);
-        let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-        file.and_then(|mut file| file.write_all(text.as_bytes()))
-            .map_err(|error| Failure::new(format_args!("cannot write {}: {error}", path.display())))?;
-        Ok(path)
-    }
-}
-
-impl Drop for Private {
-    fn drop(&mut self) {
-        // What stays behind is worth nothing without the server.
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// Writes a new file that its owner alone can read.
+fn write(directory: &PrivateDirectory, name: &str, text: &str) -> Result<PathBuf, Failure> {
+    let path = directory.path().join(name);
+    let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    file.and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(|error| Failure::new(format_args!("cannot write {}: {error}", path.display())))?;
+    Ok(path)
 }
 
 /// Runs the subcommand.
@@ -85,9 +77,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         return Err(Failure::new(format_args!("{} is no directory", directory.display()))
             .hint("a directory is served, and the files in it"));
     }
-    let private = Private::new()?;
+    let private = PrivateDirectory::new(PREFIX).map_err(|error| {
+        Failure::new(format_args!("cannot make a directory in {}: {error}", std::env::temp_dir().display()))
+            .hint("TMPDIR names another directory for temporary files")
+    })?;
     let (cert, key) = match (&args.cert, &args.key) {
-        (Some(cert), Some(key)) => (absolute(cert)?, absolute(key)?),
+        (Some(cert), Some(key)) => (readable("--cert", cert)?, readable("--key", key)?),
         _ => make_certificate(&private, args)?,
     };
     let text = |path: &Path| {
@@ -105,18 +100,60 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     );
     let metrics = args.prometheus.map(|address| format!("[metrics]\nlisten = {}\n", toml_text(&address.to_string())));
     let config = config + &metrics.unwrap_or_default();
-    let config = private.write("edge.toml", &config)?;
+    let config = write(&private, "edge.toml", &config)?;
     let own = args.cert.is_none().then_some(&cert);
-    serve_until_ended(&config, |address| {
+    let tell = |address| {
         write_out(&format!("serving {} at https://{address}/\n", directory.display()))?;
         own.map_or(Ok(()), |cert| {
             write_out(&format!("trust it with: tiderace get --ca {} https://{address}/\n", cert.display()))
         })
+    };
+    serve_until_ended(&config, tell, explain)
+}
+
+/// Names the option in place of the field of the configuration, which the user has not written.
+fn explain(error: ProcessError) -> Failure {
+    if let ProcessError::Refused { source, .. } = &error
+        && let ProcessError::Listen { field, address, why } = &**source
+        && let (Some(option), Ok(address)) = (option(field), address.parse())
+    {
+        return cannot_listen(address, why).of_option(option);
+    }
+    let fault = match &error {
+        ProcessError::Refused { fault, .. } => Some(&**fault),
+        ProcessError::Config(fault) => Some(fault),
+        _ => None,
+    };
+    let Some((fault, option)) = fault.and_then(|fault| Some((fault, option(fault.field.as_deref()?)?))) else {
+        return error.into();
+    };
+    let failure = Failure::new(&fault.message).of_option(option);
+    match &fault.hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+/// Option or argument from which a field of the configuration comes.
+fn option(field: &str) -> Option<&'static str> {
+    Some(match field {
+        "listen" => "--listen",
+        "metrics.listen" => "--prometheus",
+        "certificate" => "--cert",
+        "key" => "--key",
+        "route[1].files" => "DIR",
+        _ => return None,
     })
 }
 
-fn absolute(path: &Path) -> Result<PathBuf, Failure> {
-    std::path::absolute(path).map_err(|error| Failure::new(format_args!("{}: {error}", path.display())))
+/// Absolute path of an option's file, which can be read.
+fn readable(option: &str, path: &Path) -> Result<PathBuf, Failure> {
+    let absolute = fs::File::open(path).and_then(|_| std::path::absolute(path));
+    absolute.map_err(|error| {
+        Failure::new(format_args!("cannot read {}: {}", path.display(), plain(&error)))
+            .of_option(option)
+            .hint("name a PEM file that this user can read")
+    })
 }
 
 /// A string of TOML; JSON's escapes are among those that it has.
@@ -125,7 +162,7 @@ fn toml_text(text: &str) -> String {
 }
 
 /// A certificate for this host's own names and the address that is listened at.
-fn make_certificate(private: &Private, args: &Args) -> Result<(PathBuf, PathBuf), Failure> {
+fn make_certificate(private: &PrivateDirectory, args: &Args) -> Result<(PathBuf, PathBuf), Failure> {
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
     names.extend((!args.listen.ip().is_unspecified()).then(|| args.listen.ip().to_string()));
     names.extend(args.name.iter().cloned());
@@ -134,8 +171,8 @@ fn make_certificate(private: &Private, args: &Args) -> Result<(PathBuf, PathBuf)
     let made = rcgen::generate_simple_self_signed(names).map_err(|error| {
         Failure::new(format_args!("cannot make a certificate: {error}")).hint("--name takes names of hosts")
     })?;
-    let key = private.write("key.pem", &made.signing_key.serialize_pem())?;
-    Ok((private.write("cert.pem", &made.cert.pem())?, key))
+    let key = write(private, "key.pem", &made.signing_key.serialize_pem())?;
+    Ok((write(private, "cert.pem", &made.cert.pem())?, key))
 }
 
 #[cfg(test)]

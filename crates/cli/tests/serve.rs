@@ -16,7 +16,11 @@ fn tiderace(arguments: &[&str]) -> Output {
 
 /// Serves the folder. Returns the server and the words of the command that it says to try: `get --ca FILE URL`.
 fn serve(folder: &Scratch, options: &[&str]) -> (Program, Vec<String>) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
+    serve_by(Command::new(env!("CARGO_BIN_EXE_tiderace")), folder, options)
+}
+
+/// Like [`serve`], with a command that begins with the program.
+fn serve_by(mut command: Command, folder: &Scratch, options: &[&str]) -> (Program, Vec<String>) {
     command.args(["serve", "--listen", "127.0.0.1:0"]).args(options).arg(&folder.0).env_remove("RUST_LOG");
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut server = Program(command.spawn().unwrap());
@@ -80,6 +84,50 @@ fn a_directory_is_served_over_every_version_until_the_program_is_ended() {
     let ended = Command::new("kill").args(["-TERM", &server.0.id().to_string()]).status().unwrap();
     assert!(ended.success() && server.0.wait().unwrap().success());
     assert!(!std::path::Path::new(&certificate).exists(), "the key is gone with the server");
+}
+
+#[test]
+fn the_next_server_removes_the_key_of_a_killed_one() {
+    let [folder, temporary] = ["killed", "killed-temporary"].map(Scratch::new);
+    let start = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tiderace"));
+        command.env("TMPDIR", &temporary.0);
+        let (server, words) = serve_by(command, &folder, &[]);
+        (server, std::path::PathBuf::from(&words[2]))
+    };
+    let (_running, kept) = start();
+    let (mut killed, left_over) = start();
+    killed.0.kill().unwrap();
+    killed.0.wait().unwrap();
+    assert!(left_over.starts_with(&temporary.0) && left_over.exists(), "{}", left_over.display());
+    let (_next, own) = start();
+    assert!(!left_over.parent().unwrap().exists() && kept.exists() && own.exists());
+}
+
+#[test]
+fn errors_name_the_option() {
+    let folder = Scratch::new("errors");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    folder.certificate("localhost");
+    let path = |name: &str| folder.0.join(name).to_str().unwrap().to_owned();
+    let (cert, key) = (path("cert.pem"), path("key.pem"));
+    std::fs::write(path("empty.pem"), "").unwrap();
+    let cases: [(&[&str], &str); 5] = [
+        (&["--listen", &address], &format!("error: --listen: cannot listen on {address}: ")),
+        (&["--prometheus", &address], &format!("error: --prometheus: cannot listen on {address}: ")),
+        (&["--cert", &path("empty.pem"), "--key", &key], "error: --cert: "),
+        (&["--cert", &cert, "--key", &path("empty.pem")], "error: --key: "),
+        (&["--cert", &cert, "--key", &path("none.pem")], "error: --key: cannot read "),
+    ];
+    for (options, beginning) in cases {
+        let listen = if options[0] == "--listen" { &[][..] } else { &["--listen", "127.0.0.1:0"] };
+        let output = tiderace(&[&["serve", folder.0.to_str().unwrap()], options, listen].concat());
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.starts_with(beginning) && !stderr.contains("edge.toml"), "{stderr}");
+        assert!(!stderr.contains("tiderace edge") && !stderr.contains("configuration"), "{stderr}");
+    }
 }
 
 #[test]

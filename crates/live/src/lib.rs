@@ -8,6 +8,7 @@
 #![cfg(target_os = "linux")]
 
 mod agreement;
+mod directory;
 mod ends;
 mod files;
 mod http1;
@@ -23,6 +24,7 @@ mod tls;
 mod watch;
 
 pub use agreement::{Agreement, agreements};
+pub use directory::PrivateDirectory;
 pub use kernel::{KERNEL, Kernel, others};
 pub use programs::find_program;
 pub use run::{Tolerated, run_one, run_watched};
