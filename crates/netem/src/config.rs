@@ -7,6 +7,7 @@
 //! loss = "1 %"                           # independent; or { burst = { mean = "1 %", length = 6 } }
 //! ```
 
+mod ecn;
 mod loss;
 mod queue;
 mod schedule;
@@ -18,6 +19,7 @@ use units::{Bitrate, Duration, Probability};
 
 use short::{Short, short_form};
 
+pub use ecn::EcnTreatment;
 pub use loss::{Loss, LossTrace, LossTraceError};
 pub use queue::{Codel, FqCodel, Policer, Queue};
 pub use schedule::{Change, Fate, Outage, RateTrace, RateTraceError};
@@ -74,6 +76,9 @@ pub struct LinkConfig {
     pub loss: Loss,
     /// Packets of which a few bits are flipped.
     pub corrupt: Probability,
+    /// ECN marks that are rewritten behind the queue.
+    #[serde(skip_serializing_if = "EcnTreatment::is_pass")]
+    pub ecn: EcnTreatment,
     /// Largest IP packet in bytes that passes; larger ones are dropped without an ICMP message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,

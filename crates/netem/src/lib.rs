@@ -42,8 +42,8 @@ mod transmitter;
 mod varying;
 
 pub use config::{
-    Change, Codel, ConfigError, Duplicate, Fate, FqCodel, LinkConfig, Loss, LossTrace, LossTraceError, Outage, Policer,
-    Queue, RateTrace, RateTraceError, Reorder, VaryingRate,
+    Change, Codel, ConfigError, Duplicate, EcnTreatment, Fate, FqCodel, LinkConfig, Loss, LossTrace, LossTraceError,
+    Outage, Policer, Queue, RateTrace, RateTraceError, Reorder, VaryingRate,
 };
 pub use counters::{Amount, LinkCounters};
 pub use histogram::Histogram;

@@ -6,7 +6,7 @@ use units::{Bitrate, DataSize, Duration, Instant, RandomStream, Seed};
 use crate::{
     ConfigError, Forced, Histogram, LinkConfig, LinkCounters, Script,
     aqm::{Aqm, Departed},
-    config::{Fate, Outage, Queue},
+    config::{EcnTreatment, Fate, Outage, Queue},
     delay::Propagation,
     draw::Chance,
     duplication::Duplication,
@@ -32,6 +32,7 @@ pub struct Link {
     outages: Vec<Outage>,
     loss: LossProcess,
     corruption: Option<(Chance, RandomStream)>,
+    ecn: EcnTreatment,
     way: Propagation,
     duplication: Option<Duplication>,
     script: Option<Script>,
@@ -105,6 +106,7 @@ impl Link {
             outages: config.outages.iter().filter(lost).copied().collect(),
             loss: LossProcess::new(&config.loss, &seed)?,
             corruption: (config.corrupt.get() > 0.0).then(|| (Chance::new(config.corrupt), seed.stream("corrupt"))),
+            ecn: config.ecn,
             way: Propagation::new(config, &seed),
             duplication: config.duplicate.map(|duplicate| Duplication::new(&duplicate, &seed)),
             script: None,
@@ -217,7 +219,7 @@ impl Link {
             Some(Forced::Corrupt) => corrupt = corrupt.or(Some(packet.number)),
             _ => {}
         }
-        self.deliver(packet, queued, Delivery { at, corrupt, ecn }, copy_at)
+        self.deliver(packet, queued, Delivery { at, corrupt, ecn: self.ecn.apply(ecn) }, copy_at)
     }
 
     /// The MTU at a moment.

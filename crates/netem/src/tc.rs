@@ -31,6 +31,9 @@ pub fn commands(link: &LinkConfig, queue: &str, wire: &str) -> Commands {
         // nft counts the IP packet without its link-layer header, as the model does.
         out.commands.push(format!("nft add rule netdev path-{wire} mtu ip length gt {mtu} drop"));
     }
+    if !link.ecn.is_pass() {
+        out.notes.push("ECN marks arrive as they are; `ecn` of the model rewrites them".to_owned());
+    }
     schedule(link, queue, wire, &mut out);
     out
 }

@@ -1,6 +1,6 @@
 //! Link settings as people write them in scenario files.
 
-use netem::{ConfigError, Duplicate, LinkConfig, Loss, Queue, Reorder};
+use netem::{ConfigError, Duplicate, EcnTreatment, LinkConfig, Loss, Queue, Reorder};
 use proptest::prelude::*;
 use tiderace_netem as netem;
 use units::{Bitrate, DataSize, Duration, Probability};
@@ -22,6 +22,7 @@ fn everything_written_out() {
         duplicate = { probability = "0.1 %", delay = "3 ms" }
         loss = { burst = { mean = "0.6 %", length = 6 } }
         corrupt = 0.001
+        ecn = "bleach-ect1"
         mtu = 1350
         "#,
     )
@@ -37,6 +38,7 @@ fn everything_written_out() {
         duplicate: Some(Duplicate { probability: probability(0.001), delay: Duration::from_millis(3) }),
         loss: Loss::Burst { mean: probability(0.006), length: 6.0 },
         corrupt: probability(0.001),
+        ecn: EcnTreatment::BleachEct1,
         mtu: Some(1350),
         ..LinkConfig::default()
     };

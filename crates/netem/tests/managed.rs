@@ -1,6 +1,6 @@
 //! Queues that decide when packets leave: against arithmetic, against what their RFCs promise, and in fairness.
 
-use netem::{Codel, DropReason, Ecn, FqCodel, Link, LinkConfig, PacketMeta, Queue, Verdict};
+use netem::{Codel, DropReason, Ecn, EcnTreatment, FqCodel, Link, LinkConfig, PacketMeta, Queue, Verdict};
 use tiderace_netem as netem;
 use units::{Bitrate, DataSize, Duration, Instant, Seed};
 
@@ -198,4 +198,33 @@ fn settings_as_people_write_them() {
     full.check().unwrap();
     let again: LinkConfig = toml::from_str(&toml::to_string(&full).unwrap()).unwrap();
     assert_eq!(again, full);
+}
+
+#[test]
+fn marks_are_rewritten_behind_the_queue() {
+    use Ecn::{Ce, Ect0, Ect1, NotEct};
+    use EcnTreatment as T;
+    let sent = [NotEct, Ect0, Ect1, Ce];
+    for (ecn, arrive) in [
+        (T::Pass, sent),
+        (T::Bleach, [NotEct; 4]),
+        (T::BleachEct1, [NotEct, Ect0, NotEct, Ce]),
+        (T::Ect1ToEct0, [NotEct, Ect0, Ect0, Ce]),
+        (T::Ect1ToCe, [NotEct, Ect0, Ce, Ce]),
+    ] {
+        let mut link = Link::new(&LinkConfig { ecn, ..LinkConfig::default() }, Seed::from_number(1)).unwrap();
+        let arrived = sent.map(|ecn| {
+            let packet = PacketMeta { size: 1500, ecn, ..PacketMeta::default() };
+            link.offer(Instant::ZERO, &packet).verdict.deliveries().next().unwrap().ecn
+        });
+        assert_eq!(arrived, arrive, "{ecn:?}");
+    }
+    // Marks of the queue are among them: without the treatment some packets of this load are marked.
+    for (ecn, is_marked) in [(T::Pass, true), (T::Bleach, false)] {
+        let queue = Queue::Codel(codel(1 << 20, true));
+        let config = LinkConfig { rate: Some(Bitrate::from_mbps(12)), queue, ecn, ..LinkConfig::default() };
+        let mut link = Link::new(&config, Seed::from_number(1)).unwrap();
+        let seen = run(&mut link, (0..4_000).map(|n| (n * 900, 0)), Ect0);
+        assert_eq!((seen.marked > 0, seen.dropped.len()), (is_marked, 0), "{ecn:?}");
+    }
 }
