@@ -75,6 +75,8 @@ fn loopback_is_measured_and_every_figure_has_its_cost() {
         assert_eq!(figure(&report, "mtu", direction)["high"], Value::Null);
         assert!(number(figure(&report, "mtu", direction), "value") >= 9_000.0);
         assert_eq!(number(figure(&report, "ecn", direction), "value"), 100.0);
+        assert_eq!(number(figure(&report, "l4s", direction), "value"), 100.0);
+        assert_eq!(report["ecn"][direction.unwrap()]["l4s"], "survives", "{}", report["ecn"]);
         assert!(number(figure(&report, "rate", direction), "value") > 0.0);
         assert_eq!(number(figure(&report, "reordering", direction), "value"), 0.0);
     }
@@ -256,6 +258,61 @@ fn a_hidden_path_is_found_and_becomes_a_scenario() {
         .output()
         .unwrap();
     assert!(shell.status.success(), "{}", String::from_utf8_lossy(&shell.stderr));
+}
+
+/// A path that rewrites ECN marks in the given ways.
+fn marked_path(down: &str, up: &str) -> String {
+    format!(
+        r#"
+name = "marked"
+title = "Path of a test"
+about = "Path of a test."
+[path.down]
+rate = "20 Mbit/s"
+queue = "125 kB"
+delay = "5 ms"
+ecn = "{down}"
+[path.up]
+rate = "20 Mbit/s"
+queue = "125 kB"
+delay = "5 ms"
+ecn = "{up}"
+[traffic]
+workload = "bulk"
+connections = 1
+[run]
+warmup = "1 s"
+duration = "1 s"
+"#
+    )
+}
+
+#[test]
+fn the_fate_of_each_mark_is_found_in_each_direction() {
+    let scratch = Scratch::new("probe-ecn");
+    // Shares of ECT(0) and CE that arrive, and the fate of ECT(1) with the field it arrives with.
+    let bleach = ("bleach", 0.0, "cleared", "not_ect");
+    let bleach_ect1 = ("bleach-ect1", 100.0, "cleared", "not_ect");
+    let to_ect0 = ("ect1-to-ect0", 100.0, "changed-to-ect0", "ect0");
+    let to_ce = ("ect1-to-ce", 100.0, "changed-to-ce", "ce");
+    let pass = ("pass", 100.0, "survives", "ect1");
+    for (down, up) in [(pass, bleach), (bleach_ect1, to_ect0), (to_ce, pass), (bleach, bleach_ect1)] {
+        let path = marked_path(down.0, up.0);
+        let Some(report) = behind(&path, &scratch, &["--idle", "--time", "5 s"]) else { return };
+        for (direction, (treatment, classic, fate, field)) in [("down", down), ("up", up)] {
+            let ecn = &report["ecn"][direction];
+            assert_eq!(number(figure(&report, "ecn", Some(direction)), "value"), classic, "{treatment}: {ecn}");
+            let share = if fate == "survives" { 100.0 } else { 0.0 };
+            assert_eq!(number(figure(&report, "l4s", Some(direction)), "value"), share, "{treatment}: {ecn}");
+            assert_eq!(ecn["l4s"], fate, "{treatment}: {ecn}");
+            // All that arrived, arrived with this field.
+            let ect1 = &ecn["marks"]["ect1"];
+            let fields = ["not_ect", "ect0", "ect1", "ce"];
+            let arrived: f64 = fields.iter().map(|field| number(ect1, field)).sum();
+            assert!(arrived > 0.0 && arrived <= number(ect1, "sent"), "{treatment}: {ect1}");
+            assert_eq!(number(ect1, field), arrived, "{treatment}: {ect1}");
+        }
+    }
 }
 
 #[test]

@@ -119,15 +119,9 @@ impl Port {
         }
     }
 
-    /// Sends without waiting for room.
-    pub(super) fn send_now(&self, to: SocketAddr, source: Option<IpAddr>, bytes: &[u8], ecn: u8) -> io::Result<()> {
-        let transmit = Transmit {
-            destination: to,
-            ecn: EcnCodepoint::from_bits(ecn),
-            contents: bytes,
-            segment_size: None,
-            src_ip: source,
-        };
+    /// Sends without an ECN mark and without waiting for room.
+    pub(super) fn send_now(&self, to: SocketAddr, source: Option<IpAddr>, bytes: &[u8]) -> io::Result<()> {
+        let transmit = Transmit { destination: to, ecn: None, contents: bytes, segment_size: None, src_ip: source };
         self.state.try_send(UdpSockRef::from(&self.socket), &transmit)
     }
 

@@ -1,12 +1,15 @@
 //! Report of a probe, as text and JSON.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _};
 
 use serde_json::{Value, json};
 
 use super::{
     client::Direction,
-    estimate::Estimate,
+    estimate::{
+        Estimate,
+        ecn::{CE, ECT0, ECT1, Ecn, L4s, NOT_ECT},
+    },
     recommend::{Advice, recommend, repair},
     results::{Cost, Figure, Results},
     verify::Verification,
@@ -16,11 +19,16 @@ use crate::printable::printable;
 /// The report as JSON.
 pub(super) fn json(results: &Results, server: &str) -> Value {
     let shaped = Direction::BOTH.map(|direction| (direction.name(), results.way(direction).shaped()));
+    let ecn = Direction::BOTH.map(|direction| {
+        let marks = results.way(direction).ecn.as_ref().map(|ecn| ecn.value);
+        (direction.name(), marks.map(|marks| json!({ "marks": marks, "l4s": marks.l4s() })))
+    });
     json!({
         "server": server,
         "partial": results.is_partial,
         "figures": results.figures(),
-        "udp": { "passes": true, "slower_than_tcp_by": shaped.into_iter().collect::<std::collections::BTreeMap<_, _>>() },
+        "udp": { "passes": true, "slower_than_tcp_by": shaped.into_iter().collect::<BTreeMap<_, _>>() },
+        "ecn": ecn.into_iter().collect::<BTreeMap<_, _>>(),
         "recommendation": recommend(results),
         "repair": repair(results),
         "verification": results.verification,
@@ -110,10 +118,11 @@ fn findings(results: &Results) -> Vec<String> {
             ));
         }
         if let Some(ecn) = way.ecn.as_ref().map(|ecn| ecn.value) {
-            let [arrived, kept] = [ecn.arrived, ecn.kept].map(|counts| counts[0] + counts[1]);
+            let (arrived, kept) = ecn.classic();
             if kept < arrived {
                 found.push(format!("ECN marks do not survive {name}: {kept} of {arrived} did."));
             }
+            found.extend(l4s(&ecn, name));
         }
         if let Some(mtu) = way.mtu.as_ref().map(|mtu| mtu.value) {
             match mtu.lost {
@@ -129,6 +138,22 @@ fn findings(results: &Results) -> Vec<String> {
     found
 }
 
+/// Conclusion about ECT(1) in a direction.
+fn l4s(ecn: &Ecn, name: &str) -> Option<String> {
+    let sent = &ecn.ect1;
+    let fates = [(NOT_ECT, "without a mark"), (ECT0, "as ECT(0)"), (CE, "as CE"), (ECT1, "as ECT(1)")];
+    let fates = fates.map(|(field, how)| (sent.with(field), how)).into_iter().filter(|(count, _)| *count > 0);
+    let fates = fates.map(|(count, how)| format!("{count} {how}")).collect::<Vec<_>>().join(", ");
+    let arrived = sent.arrived();
+    Some(match ecn.l4s()? {
+        L4s::Survives => format!("L4S marks survive {name}: {arrived} packets with ECT(1) arrived, {fates}."),
+        L4s::Lost => format!("Packets of L4S are lost {name}: none of {} with ECT(1) arrives.", sent.sent),
+        L4s::Cleared | L4s::ChangedToEct0 | L4s::ChangedToCe => {
+            format!("L4S marks do not survive {name}: {arrived} packets with ECT(1) arrived, {fates}.")
+        }
+    })
+}
+
 fn advice(title: &str, found: &Advice) -> String {
     let settings = if found.settings.is_empty() { "the defaults".to_owned() } else { found.settings.join(", ") };
     let unless = if found.unless.is_empty() { String::new() } else { format!(" (not: {})", found.unless) };
@@ -141,7 +166,10 @@ fn advice(title: &str, found: &Advice) -> String {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{estimate::delay::RoundTrips, results::Measured},
+        super::{
+            estimate::{delay::RoundTrips, ecn::Marked},
+            results::Measured,
+        },
         *,
     };
 
@@ -159,6 +187,31 @@ mod tests {
         assert!(text.contains("50.2 [50.0, 51.0] ms") && text.contains("5.92 kB, 0.7 s"), "{text}");
         assert!(text.contains("pings over UDP, median") && text.contains("Recommended: nothing"), "{text}");
         assert_eq!(json(&results, "a")["figures"].as_array().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn the_report_says_whether_l4s_marks_survive() {
+        let cost = Cost::default();
+        let [ect0, ce] = [ECT0, CE].map(|mark| Marked::new(8, [mark; 8]));
+        let mut results = Results::default();
+        let up = Ecn { ect0, ect1: Marked::new(8, [ECT1, ECT1, CE]), ce };
+        let down = Ecn { ect0, ect1: Marked::new(8, [NOT_ECT, NOT_ECT, ECT1]), ce };
+        results.up.ecn = Some(Measured { value: up, cost });
+        results.down.ecn = Some(Measured { value: down, cost });
+        let written = text(&results, "a");
+        for line in [
+            "L4S marks survive up: 3 packets with ECT(1) arrived, 1 as CE, 2 as ECT(1).",
+            "L4S marks do not survive down: 3 packets with ECT(1) arrived, 2 without a mark, 1 as ECT(1).",
+        ] {
+            assert!(written.contains(line), "{written}");
+        }
+        assert!(!written.contains("ECN marks do not survive"), "{written}");
+        let json = json(&results, "a");
+        assert_eq!([&json["ecn"]["up"]["l4s"], &json["ecn"]["down"]["l4s"]], ["survives", "cleared"]);
+        assert_eq!(json["ecn"]["up"]["marks"]["ect1"]["ce"], 1);
+        results.up.ecn = Some(Measured { value: Ecn { ect1: Marked::new(8, []), ..up }, cost });
+        let written = text(&results, "a");
+        assert!(written.contains("Packets of L4S are lost up: none of 8 with ECT(1) arrives."), "{written}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::{
     estimate::{
         Estimate,
         delay::{RoundTrips, Variation},
+        ecn::{ECT1, Ecn},
         loss::Loss,
         order::Reordering,
         overload::Overload,
@@ -26,15 +27,6 @@ pub(super) struct Cost {
 pub(super) struct Measured<T> {
     pub(super) value: T,
     pub(super) cost: Cost,
-}
-
-/// Fate of ECN marks in a direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Ecn {
-    /// Packets that arrived of those sent with ECT(0), and with CE.
-    pub(super) arrived: [u32; 2],
-    /// Number of them that still had their mark.
-    pub(super) kept: [u32; 2],
 }
 
 /// Findings under load.
@@ -131,6 +123,14 @@ impl Figures {
     fn add(&mut self, name: &'static str, estimate: Estimate, unit: &'static str, cost: Cost, method: &'static str) {
         self.list.push(Figure { name, direction: self.direction, estimate, unit, cost, method });
     }
+
+    /// Adds the share of `kept` among `all`, unless there are none.
+    fn add_share(&mut self, name: &'static str, (kept, all): (u32, u32), cost: Cost, method: &'static str) {
+        if all > 0 {
+            let samples = usize::try_from(all).unwrap_or(usize::MAX);
+            self.add(name, bare(f64::from(kept) / f64::from(all) * 100.0, samples), "%", cost, method);
+        }
+    }
 }
 
 /// A value of which no interval is known.
@@ -223,17 +223,11 @@ impl DirectionResults {
             to.add("mtu", estimate, "B", *cost, "largest IP packet that arrives, four copies, Don't Fragment");
         }
         if let Some(Measured { value: ecn, cost }) = &self.ecn {
-            let [arrived, kept] = [ecn.arrived, ecn.kept].map(|counts| f64::from(counts[0] + counts[1]));
-            if arrived > 0.0 {
-                let samples = usize::try_from(ecn.arrived[0] + ecn.arrived[1]).unwrap_or(0);
-                to.add(
-                    "ecn",
-                    bare(kept / arrived * 100.0, samples),
-                    "%",
-                    *cost,
-                    "packets whose ECT(0) or CE mark arrives",
-                );
-            }
+            let (arrived, kept) = ecn.classic();
+            let method = "packets whose ECT(0) or CE mark arrives, trains of 8";
+            to.add_share("ecn", (kept, arrived), *cost, method);
+            let (arrived, kept) = (ecn.ect1.arrived(), ecn.ect1.with(ECT1));
+            to.add_share("l4s", (kept, arrived), *cost, "packets whose ECT(1) mark arrives, train of 8 (RFC 9331)");
         }
         if let Some(Measured { value: loaded, cost }) = &self.loaded {
             let load = "four QUIC connections of CUBIC load this direction";

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::{
     client::Direction,
+    estimate::ecn::{Ecn, L4s},
     results::{DirectionResults, Results},
 };
 
@@ -81,6 +82,9 @@ fn link(out: &mut String, way: &DirectionResults, delay_ms: f64) {
         let _ =
             writeln!(out, "reorder = {{ probability = \"{:.4} %\", delay = \"10 ms\" }}", order.share.value * 100.0);
     }
+    if let Some(treatment) = way.ecn.as_ref().and_then(|found| ecn(&found.value)) {
+        let _ = writeln!(out, "ecn = \"{treatment}\"");
+    }
     if let Some(mtu) = way.mtu.as_ref().map(|mtu| mtu.value).filter(|mtu| mtu.lost.is_some()) {
         // Devices of an emulated network take over `mtu`, and TCP learns it from them. Of a black hole they must not know.
         let _ = if mtu.is_of_interface {
@@ -91,12 +95,30 @@ fn link(out: &mut String, way: &DirectionResults, delay_ms: f64) {
     }
 }
 
+/// Treatment of ECN marks in the link model; `None`: marks arrive, or the model has no such treatment.
+fn ecn(found: &Ecn) -> Option<&'static str> {
+    let (arrived, kept) = found.classic();
+    match found.l4s()? {
+        L4s::Cleared if arrived > 0 && kept == 0 => Some("bleach"),
+        L4s::Cleared => Some("bleach-ect1"),
+        L4s::ChangedToEct0 => Some("ect1-to-ect0"),
+        L4s::ChangedToCe => Some("ect1-to-ce"),
+        L4s::Survives | L4s::Lost => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{
         super::{
             client::Mtu,
-            estimate::{Estimate, delay::RoundTrips, loss::Loss, overload::Overload},
+            estimate::{
+                Estimate,
+                delay::RoundTrips,
+                ecn::{CE, ECT0, Marked, NOT_ECT},
+                loss::Loss,
+                overload::Overload,
+            },
             results::{Cost, Measured, NatTimeout},
         },
         *,
@@ -147,6 +169,21 @@ mod tests {
         );
         assert_eq!(scenario.path.up().policer.unwrap().burst.as_bytes(), 60_000);
         assert_eq!(scenario.path.nat.unwrap().timeout_max, std::time::Duration::from_secs(30));
+    }
+
+    #[test]
+    fn lost_marks_become_a_treatment() {
+        let mut results = path();
+        let [ect0, ce] = [ECT0, CE].map(|mark| Marked::new(8, [mark; 8]));
+        let cleared = Marked::new(8, [NOT_ECT; 8]);
+        results.down.ecn = measured(Ecn { ect0, ect1: cleared, ce });
+        results.up.ecn = measured(Ecn { ect0: cleared, ect1: cleared, ce: cleared });
+        let scenario = lab::scenario::parse(&text(&results, "measured", "a").unwrap(), "measured").unwrap();
+        let found = [&scenario.path.down, scenario.path.up()].map(|link| link.ecn);
+        assert_eq!(found, [netem::EcnTreatment::BleachEct1, netem::EcnTreatment::Bleach]);
+        for (mark, treatment) in [(ECT0, "ect1-to-ect0"), (CE, "ect1-to-ce")] {
+            assert_eq!(ecn(&Ecn { ect0, ect1: Marked::new(8, [mark; 8]), ce }), Some(treatment));
+        }
     }
 
     #[test]

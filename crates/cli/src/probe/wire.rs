@@ -1,6 +1,6 @@
 //! Datagrams of a probe: plain UDP, so that the path sees size, ECN mark and time of each packet as sent.
 //!
-//! Key of the session (16 bytes), kind, train, two bytes of flags, number, then 64-bit times and a nonce; zeros up to the size. The key is
+//! Key of the session (16 bytes), kind, train, two bytes of zeros, number, then 64-bit times and a nonce; zeros up to the size. The key is
 //! sent over QUIC, so that only packets of a validated client count. An answer is never larger than its request.
 
 use super::estimate::Arrival;
@@ -33,8 +33,6 @@ pub(super) struct Packet {
     pub(super) kind: Kind,
     /// Train that it belongs to.
     pub(super) train: u8,
-    /// Of an answer: the ECN field that the question arrived with.
-    pub(super) ecn: u8,
     /// Number in its train, from 0.
     pub(super) number: u32,
     /// Time of sending in microseconds; an answer has that of its question.
@@ -52,7 +50,7 @@ impl Packet {
             Kind::Data => 3,
         };
         into[..16].copy_from_slice(&self.key);
-        into[16..20].copy_from_slice(&[kind, self.train, self.ecn, 0]);
+        into[16..20].copy_from_slice(&[kind, self.train, 0, 0]);
         into[20..24].copy_from_slice(&self.number.to_be_bytes());
         into[24..32].copy_from_slice(&self.sent.to_be_bytes());
         into[32..40].copy_from_slice(&self.nonce.to_be_bytes());
@@ -73,7 +71,6 @@ impl Packet {
             key: head[..16].try_into().expect("16 bytes"),
             kind,
             train: head[17],
-            ecn: head[18] & 3,
             number: u32::from_be_bytes(head[20..24].try_into().expect("4 bytes")),
             sent: long(24),
             nonce: long(32),
@@ -116,7 +113,6 @@ mod tests {
             key: *b"0123456789abcdef",
             kind: Kind::Pong,
             train: 7,
-            ecn: 3,
             number: 70_000,
             sent: 1 << 40,
             nonce: u64::MAX,

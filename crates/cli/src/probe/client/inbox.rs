@@ -19,8 +19,6 @@ pub(super) struct Pong {
     pub(super) number: u32,
     /// Round trip in microseconds.
     pub(super) rtt: u64,
-    /// ECN fields: at the server, and of the answer.
-    pub(super) ecn: [u8; 2],
 }
 
 /// Packets that have arrived.
@@ -46,7 +44,7 @@ impl Inbox {
                 let mut pongs = lock(&self.pongs);
                 let pongs = pongs.entry(packet.train).or_default();
                 if pongs.len() < LOCAL_RECORDS && pongs.iter().rev().take(64).all(|pong| pong.number != packet.number) {
-                    pongs.push(Pong { number: packet.number, rtt, ecn: [packet.ecn, ecn] });
+                    pongs.push(Pong { number: packet.number, rtt });
                 }
             }
             Kind::Data => {

@@ -66,8 +66,7 @@ pub(super) async fn load(
     let (before, from) = (moved(&connections), Instant::now());
     let until = begun + lasts;
     let work = async {
-        let pings =
-            path.pings(u32::try_from((lasts * 2 / 3).as_millis() / 20).unwrap_or(1).max(20), APART / 3, HEAD, 0);
+        let pings = path.pings(u32::try_from((lasts * 2 / 3).as_millis() / 20).unwrap_or(1).max(20), APART / 3, HEAD);
         tokio::join!(pings, own(&connections[0], until), foreign(path, until))
     };
     let too_much = async {

@@ -1,8 +1,9 @@
 //! Measuring end: phases in order, from light to heavy.
 //!
-//! [`path`] has session and datagrams, [`inbox`] received packets, [`sample`] trains; [`mod@mtu`], [`rate`], [`load`], [`tcp`] and [`rivals`]
+//! [`path`] has session and datagrams, [`inbox`] received packets, [`sample`] trains; [`mod@ecn`], [`mod@mtu`], [`rate`], [`load`], [`tcp`] and [`rivals`]
 //! are a measurement each.
 
+mod ecn;
 mod inbox;
 mod load;
 mod mtu;
@@ -36,7 +37,7 @@ use super::{
         order::Reordering,
     },
     protocol::{self, ALPN, Answer, ExchangeError, Refusal, Request, Welcome},
-    results::{Cost, Ecn, Loaded, Measured, NatTimeout, Results, Tcp},
+    results::{Cost, Loaded, Measured, NatTimeout, Results, Tcp},
     verify,
 };
 use crate::{
@@ -269,7 +270,7 @@ impl Probe {
         let path = self.path.clone();
         self.results.rtt = self
             .cost("RTT", async {
-                let pings = path.pings(40, Duration::from_millis(15), usize::from(SMALL), 0).await;
+                let pings = path.pings(40, Duration::from_millis(15), usize::from(SMALL)).await;
                 Ok(RoundTrips::of(&pings.rtts()))
             })
             .await;
@@ -279,7 +280,7 @@ impl Probe {
                 "datagrams do not come back: does a firewall let UDP port {port} of the server through?"
             ));
         }
-        if let Some(Measured { value: [up, down], cost }) = self.cost("ECN", ecn(&path)).await {
+        if let Some(Measured { value: [up, down], cost }) = self.cost("ECN", ecn::measure(&path)).await {
             self.results.up.ecn = Some(Measured { value: up, cost });
             self.results.down.ecn = Some(Measured { value: down, cost });
         }
@@ -442,22 +443,4 @@ impl Probe {
         let cost = Cost { bytes: path.spent() - bytes, seconds: begun.elapsed().as_secs_f64() };
         self.results.nat = Some(Measured { value: NatTimeout { survives_s, forgets_s }, cost });
     }
-}
-
-/// ECN marks in both directions: pings with ECT(0) and with CE; the server answers with the mark that arrived.
-async fn ecn(path: &Path) -> Result<Option<[Ecn; 2]>, ExchangeError> {
-    let (mut up, mut down) = (Ecn::default(), Ecn::default());
-    for (place, mark) in [2, 3].into_iter().enumerate() {
-        let pings = path.pings(8, Duration::from_millis(5), usize::from(SMALL), mark).await;
-        for pong in pings.pongs {
-            up.arrived[place] += 1;
-            up.kept[place] += u32::from(pong.ecn[0] == mark);
-            // What came without a mark went back without one.
-            if pong.ecn[0] == mark {
-                down.arrived[place] += 1;
-                down.kept[place] += u32::from(pong.ecn[1] == mark);
-            }
-        }
-    }
-    Ok((up.arrived != [0; 2]).then_some([up, down]))
 }

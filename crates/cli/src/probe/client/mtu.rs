@@ -82,7 +82,7 @@ pub(super) async fn search(path: &Path, direction: Direction) -> Result<Option<M
 async fn fate(path: &Path, direction: Direction, size: u16) -> Result<Fate, ExchangeError> {
     let (arrived, refused) = match direction {
         Direction::Up => {
-            let pings = path.pings(COPIES, APART, size.into(), 0).await;
+            let pings = path.pings(COPIES, APART, size.into()).await;
             (pings.pongs.len(), pings.is_too_large)
         }
         Direction::Down => {

@@ -172,6 +172,11 @@ impl Path {
         }
     }
 
+    /// Returns whether an answer to a datagram has arrived, from which the server knows the address of this end.
+    pub(super) fn is_answered(&self) -> bool {
+        self.inbox.nonce.load(Ordering::Relaxed) != 0
+    }
+
     /// Address for datagrams.
     fn udp(&self) -> SocketAddr {
         SocketAddr::new(self.remote.ip(), self.welcome.udp_port)
@@ -200,15 +205,15 @@ impl Path {
     }
 
     fn packet(&self, kind: Kind, train: u8, number: u32) -> Packet {
-        Packet { key: self.welcome.udp, kind, train, ecn: 0, number, sent: now(), nonce: 0 }
+        Packet { key: self.welcome.udp, kind, train, number, sent: now(), nonce: 0 }
     }
 
     /// Sends one packet. `Ok(false)`: this machine's interface takes none of this size.
-    async fn send(&self, packet: Packet, size: usize, ecn: u8) -> std::io::Result<bool> {
+    async fn send(&self, packet: Packet, size: usize) -> std::io::Result<bool> {
         let mut bytes = vec![0; size.max(HEAD)];
         packet.write(&mut bytes);
         self.charge(bytes.len() as u64 + u64::from(self.overhead()));
-        match self.port.send(self.udp(), None, &bytes, ecn).await {
+        match self.port.send(self.udp(), None, &bytes, 0).await {
             Ok(()) => Ok(true),
             Err(error) if is_too_large(&error) => Ok(false),
             Err(error) => Err(error),
@@ -216,13 +221,13 @@ impl Path {
     }
 
     /// Sends pings of this size, `gap` apart. Returns the answers within twice the slowest round trip so far, and the number sent.
-    pub(super) async fn pings(&self, count: u32, gap: Duration, size: usize, ecn: u8) -> Pings {
+    pub(super) async fn pings(&self, count: u32, gap: Duration, size: usize) -> Pings {
         let train = self.new_train();
         let mut pings = Pings { sent: 0, pongs: Vec::new(), is_too_large: false };
         let begun = Instant::now();
         for number in 0..count {
             tokio::time::sleep_until(begun + gap * number).await;
-            match self.send(self.packet(Kind::Ping, train, number), size, ecn).await {
+            match self.send(self.packet(Kind::Ping, train, number), size).await {
                 Ok(true) => pings.sent += 1,
                 Ok(false) => {
                     pings.is_too_large = true;
@@ -252,7 +257,7 @@ impl Path {
         let (train, normal) = (self.new_train(), self.rtt() * 3 / 2 + Duration::from_millis(20));
         while Instant::now() < until {
             let number = self.ping_number.fetch_add(1, Ordering::Relaxed);
-            let _ = self.send(self.packet(Kind::Ping, train, number), HEAD, 0).await;
+            let _ = self.send(self.packet(Kind::Ping, train, number), HEAD).await;
             sleep(Duration::from_millis(50)).await;
             let is_idle = lock(&self.inbox.pongs)
                 .get(&train)

@@ -99,7 +99,7 @@ async fn kernel(path: &Path, plan: &Plan) -> Result<Transfer, ExchangeError> {
 /// Round trips of the last two thirds of a transfer.
 async fn pings(path: &Path, plan: &Plan) -> Vec<u64> {
     let count = (plan.lasts * 2 / 3).as_millis() / APART.as_millis();
-    path.pings(u32::try_from(count).unwrap_or(u32::MAX), APART, crate::probe::wire::HEAD, 0).await.rtts()
+    path.pings(u32::try_from(count).unwrap_or(u32::MAX), APART, crate::probe::wire::HEAD).await.rtts()
 }
 
 fn median(rtts: &[u64]) -> Option<f64> {

@@ -47,6 +47,8 @@ impl Shape {
 /// A train and the packets of it that arrived.
 pub(super) struct Sample {
     pub(super) train: Train,
+    /// ECN fields with which its packets arrived.
+    pub(super) fields: Vec<u8>,
     /// Packets that the receiver had no room to record.
     pub(super) unrecorded: u64,
     pub(super) is_too_large: bool,
@@ -64,8 +66,8 @@ impl Sample {
         let size = u32::from(shape.size) + u32::try_from(head).unwrap_or(0);
         let count = u32::try_from(sent.len()).unwrap_or(u32::MAX);
         // Packets that were never sent are somebody else's invention.
-        let arrivals = records.into_iter().map(|record| record.arrival);
-        let arrivals = arrivals.filter(|arrival| arrival.number < count).collect();
-        Self { train: Train { size, sent, arrivals }, unrecorded, is_too_large }
+        let records = records.into_iter().filter(|record| record.arrival.number < count);
+        let (arrivals, fields) = records.map(|record| (record.arrival, record.ecn)).unzip();
+        Self { train: Train { size, sent, arrivals }, fields, unrecorded, is_too_large }
     }
 }

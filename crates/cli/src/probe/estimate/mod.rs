@@ -4,6 +4,7 @@
 //! [`overload`] rate, queue and policer from a train above the path's rate, [`responsiveness`] round trips per minute.
 
 pub(super) mod delay;
+pub(super) mod ecn;
 pub(super) mod loss;
 pub(super) mod order;
 pub(super) mod overload;

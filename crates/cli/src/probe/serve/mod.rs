@@ -78,10 +78,9 @@ impl Server {
             Kind::Ping => {
                 if session.spend(length + HEAD as u64) {
                     let mut answer = [0; HEAD];
-                    Packet { kind: Kind::Pong, ecn: arrived.ecn, nonce, ..packet }.write(&mut answer);
-                    // With its mark, so that the client sees what the way back does to it. A full socket loses it, as the path
-                    // might.
-                    let _ = self.port.send_now(arrived.from, arrived.to, &answer, arrived.ecn);
+                    Packet { kind: Kind::Pong, nonce, ..packet }.write(&mut answer);
+                    // A full socket loses it, as the path might.
+                    let _ = self.port.send_now(arrived.from, arrived.to, &answer);
                 }
             }
             Kind::Pong => {}

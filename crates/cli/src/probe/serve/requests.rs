@@ -212,8 +212,7 @@ async fn train(server: &Arc<Server>, session: &Arc<Session>, order: Order) -> An
     if usize::from(order.size) < HEAD || order.size > SIZE_MAX || order.gap_ns < GAP_MIN_NS || order.ecn > 3 {
         return Answer::Refused(Refusal::Request);
     }
-    let packet =
-        Packet { key: session.udp, kind: Kind::Data, train: order.train, ecn: 0, number: 0, sent: 0, nonce: order.to };
+    let packet = Packet { key: session.udp, kind: Kind::Data, train: order.train, number: 0, sent: 0, nonce: order.to };
     Answer::Sent(server.port.train(to, own, packet, order, |bytes| session.spend(bytes), |_| {}).await)
 }
 
