@@ -31,7 +31,11 @@ pub(super) async fn measure(path: &Path) -> Result<Option<[Ecn; 2]>, ExchangeErr
 
 async fn train(path: &Path, direction: Direction, mark: u8) -> Result<Marked, ExchangeError> {
     let shape = Shape { size: SMALL, count: COUNT, gap_ns: GAP_NS, ecn: mark };
-    let sample = path.train(direction, shape).await?;
+    // Few packets fill no queue that would have to empty.
+    let sample = match direction {
+        Direction::Up => path.train_up(shape, false).await?,
+        Direction::Down => path.train_down(shape, false).await?,
+    };
     let sent = u32::try_from(sample.train.sent.len()).unwrap_or(u32::MAX);
     Ok(Marked::new(sent, sample.fields))
 }

@@ -389,7 +389,7 @@ impl Probe {
         };
         let (up, down) = (shape(&self.results, Direction::Up), shape(&self.results, Direction::Down));
         let both = async {
-            let (up, down) = tokio::join!(path.train_up(up), path.train_down(down, true));
+            let (up, down) = tokio::join!(path.train_up(up, true), path.train_down(down, true));
             Ok(Some([(Direction::Up, up?), (Direction::Down, down?)]))
         };
         let Some(Measured { value, cost }) = self.cost("loss", both).await else { return };

@@ -269,11 +269,11 @@ impl Path {
         lock(&self.inbox.pongs).remove(&train);
     }
 
-    /// A train to the server.
+    /// A train to the server. Without `settles`, what came when a ping behind it is answered.
     ///
     /// # Errors
     /// When the server does not tell what came.
-    pub(super) async fn train_up(&self, shape: Shape) -> Result<Sample, ExchangeError> {
+    pub(super) async fn train_up(&self, shape: Shape, settles: bool) -> Result<Sample, ExchangeError> {
         let train = self.new_train();
         let (mut sent, order) = (Vec::new(), shape.order(0, train));
         let head = u64::from(self.overhead());
@@ -287,7 +287,11 @@ impl Path {
         };
         let account = self.port.train(self.udp(), None, packet, order, may_send, |at| sent.push(at)).await;
         self.is_cut.fetch_or(account.is_cut, Ordering::Relaxed);
-        self.settle().await;
+        if settles {
+            self.settle().await;
+        } else {
+            self.pings(1, Duration::ZERO, HEAD).await;
+        }
         let (mut send, mut recv) = self.connection.open_bi().await?;
         protocol::request(&mut send, &Request::Records { train }).await?;
         let records = async {
@@ -310,7 +314,7 @@ impl Path {
     /// When the server does not do its part.
     pub(super) async fn train(&self, direction: Direction, shape: Shape) -> Result<Sample, ExchangeError> {
         match direction {
-            Direction::Up => self.train_up(shape).await,
+            Direction::Up => self.train_up(shape, true).await,
             Direction::Down => self.train_down(shape, true).await,
         }
     }
