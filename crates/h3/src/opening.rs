@@ -62,6 +62,12 @@ fn parse(begun: &Bytes) -> Option<Opening> {
     Some(Opening::Session { session, header: at as u64, rest: begun.slice(at..) })
 }
 
+/// Returns whether only streams of sessions are reset with this code: that of sessions that have ended, or one of an application
+/// (draft-ietf-webtrans-http3 §4.4, §6).
+fn is_of_session(code: Code) -> bool {
+    code == Code::WT_SESSION_GONE || (0x52e4_a40f_a8db..=0x52e5_ac98_3162).contains(&code.0)
+}
+
 /// Reads the beginning of a stream: the halves of a request's; `None` when it was one of a session, or was refused.
 pub(crate) async fn open(
     send: SendStream,
@@ -78,6 +84,11 @@ pub(crate) async fn open(
         Err(_) => return Err(give_up(send, recv, Code::REQUEST_CANCELLED, Error::TimedOut(Awaited::HeaderSection))),
         Ok(Err(Error::Protocol { code: Code::FRAME_ERROR, reason })) => {
             return Err(shared.fail(Violation { code: Code::FRAME_ERROR, reason }));
+        }
+        // A reset overtakes the header of a stream: it was never a request, so nobody has given one up.
+        Ok(Err(Error::Reset(code))) if is_of_session(code) => {
+            give_up(send, recv, code, Error::Reset(code));
+            return Ok(None);
         }
         Ok(Err(error)) => {
             let code = if let Error::Protocol { code, .. } = &error { *code } else { Code::REQUEST_CANCELLED };

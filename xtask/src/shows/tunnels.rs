@@ -32,7 +32,10 @@ enum Binary {
     Program,
 }
 
-const ATTACKS: [Attack; 12] = [
+/// Sessions that `--long` begins and closes. Without, the test has its own number.
+const SESSIONS: &str = "1000000";
+
+const ATTACKS: [Attack; 15] = [
     Attack {
         what: "DNS rebinding: a name with another address at its second look-up",
         binary: Binary::Units,
@@ -50,6 +53,11 @@ const ATTACKS: [Attack; 12] = [
         what: "the gateway itself as a target",
         binary: Binary::Gateway,
         tests: &["masque::refused::what_is_allowed_does_not_lead_to_the_gateway_itself"],
+    },
+    Attack {
+        what: "redirects by a target: over HTTP, and from another address over UDP",
+        binary: Binary::Gateway,
+        tests: &["masque::refused::a_redirect_of_a_target_leads_around_no_rule"],
     },
     Attack {
         what: "port 25 and prohibited targets, each counted",
@@ -94,6 +102,19 @@ const ATTACKS: [Attack; 12] = [
         ],
     },
     Attack {
+        what: "WebTransport: sessions begun and closed without end, on one connection and on many",
+        binary: Binary::Gateway,
+        tests: &["webtransport::churn::sessions_without_end_leave_nothing"],
+    },
+    Attack {
+        what: "WebTransport: sessions beyond the limits of a client, and those that are given up, each counted",
+        binary: Binary::Gateway,
+        tests: &[
+            "webtransport::churn::a_client_that_begins_sessions_without_end_is_bounded",
+            "webtransport::churn::a_client_that_gives_sessions_up_without_end_loses_its_connection",
+        ],
+    },
+    Attack {
         what: "spoofed and malformed packets, requests for addresses without end",
         binary: Binary::Program,
         tests: &["ip::spoofed_packets_and_floods_of_requests_lead_nowhere"],
@@ -122,6 +143,9 @@ impl Binary {
 fn run(context: &Context, name: &str, binary: Binary, tests: &[&str]) -> Result<(Vec<String>, Ended)> {
     let mut command = cargo(&context.root, ["test", "--locked", "--workspace", "--no-fail-fast"]);
     command.args(binary.arguments()).arg("--").args(tests).args(["--exact", "--nocapture", "--test-threads", "1"]);
+    if context.long {
+        command.env("EDGE_SESSIONS", SESSIONS);
+    }
     let ended = context.commands.run(name, &mut command, LIMIT)?;
     ensure!(ended.stdout.contains("test result:"), "{}", ended.reason());
     Ok((if ended.stderr.contains(NOT_RUN) { Vec::new() } else { passed(&ended.stdout) }, ended))
@@ -161,7 +185,7 @@ fn row(attack: &Attack, passed: &[String]) -> Row {
 }
 
 pub(crate) fn attacks(context: &Context) -> Result<Vec<Row>> {
-    let mut rows = BTreeMap::new();
+    let (mut rows, mut churned) = (BTreeMap::new(), Vec::new());
     for (binary, name) in [
         (Binary::Units, "tunnel-attacks-units"),
         (Binary::Gateway, "tunnel-attacks-gateway"),
@@ -169,10 +193,29 @@ pub(crate) fn attacks(context: &Context) -> Result<Vec<Row>> {
     ] {
         let of_binary = || ATTACKS.iter().enumerate().filter(|(_, attack)| attack.binary == binary);
         let tests: Vec<&str> = of_binary().flat_map(|(_, attack)| attack.tests).copied().collect();
-        let (passed, _) = run(context, name, binary, &tests)?;
+        let (passed, ended) = run(context, name, binary, &tests)?;
         rows.extend(of_binary().map(|(number, attack)| (number, row(attack, &passed))));
+        if binary == Binary::Gateway {
+            churned = churn(context, &ended);
+        }
     }
-    Ok(rows.into_values().collect())
+    Ok(rows.into_values().chain(churned).collect())
+}
+
+/// Rows of sessions that were begun and closed without end, as their test has measured them.
+fn churn(context: &Context, ended: &Ended) -> Vec<Row> {
+    let values = measured(&ended.stdout);
+    let sessions = if context.long { SESSIONS.parse().unwrap_or(f64::NAN) } else { 4_000.0 };
+    [
+        ("sessions that were begun and closed", "", Target::AtLeast(sessions)),
+        ("sessions that were open at a time", "", Target::AtMost(64.0)),
+        ("bytes that the gateway held for them", "B", Target::AtMost(f64::from(4 << 20))),
+        ("KiB by which the process grew meanwhile", "KiB", Target::AtMost(f64::from(32 << 10))),
+    ]
+    .into_iter()
+    // A value that was not measured is a miss.
+    .map(|(what, unit, target)| Row::new(what, values.get(what).copied().unwrap_or(f64::NAN), unit, target))
+    .collect()
 }
 
 pub(crate) fn carried(context: &Context) -> Result<Vec<Row>> {
@@ -234,6 +277,7 @@ mod tests {
         for folder in [
             "crates/edge/src/masque",
             "crates/edge/tests/gateway/masque",
+            "crates/edge/tests/gateway/webtransport",
             "crates/cli/tests/masque",
             "crates/h3/src/connect_udp",
         ] {

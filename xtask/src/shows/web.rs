@@ -35,11 +35,7 @@ pub(crate) fn cases() -> Vec<Case> {
             "tunnels and sessions through reloads and upgrades; 1,000 and 100 with --long, 100 and 10 without",
             reloads,
         ),
-        case(
-            "tunnel-attacks",
-            "targets, capsules, contexts, packets and floods of attackers",
-            tunnels::attacks,
-        ),
+        case("tunnel-attacks", "targets, capsules, contexts, packets and floods of attackers", tunnels::attacks),
         case(
             "tunnel-cost",
             "CPU of CONNECT-UDP and CONNECT-IP per GiB, beside a plain relay and a download; needs an idle machine",

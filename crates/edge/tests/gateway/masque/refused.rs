@@ -1,8 +1,14 @@
 //! Requests for tunnels that are refused: by target, by client, by number.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::Request;
-use http_body_util::channel::Channel;
+use http_body_util::{BodyExt, channel::Channel};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UdpSocket,
+};
 
 use super::{Tunnel, connect, echo, line_with, proxy_status, route, uri};
 use crate::site::{Site, full, until, within};
@@ -136,4 +142,55 @@ async fn a_client_that_opens_tunnels_without_end_is_bounded() {
     let mut h3 = clients[0].1.clone();
     let mut tunnel = Tunnel::open(&mut h3, &uri(target)).await;
     assert_eq!(tunnel.exchange(b"again").await, b"\0again");
+}
+
+/// A target that answers with a redirect, over HTTP or from another address over UDP, leads the proxy nowhere: it passes bytes of the target on, and a client that follows
+/// a redirect asks again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redirect_of_a_target_leads_around_no_rule() {
+    let secret = tokio::net::TcpListener::bind("127.0.0.2:0").await.unwrap();
+    let hidden = secret.local_addr().unwrap();
+    let moved = format!("HTTP/1.1 302 Found\r\nlocation: http://{hidden}/\r\ncontent-length: 0\r\n\r\n");
+    let target = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = target.local_addr().unwrap();
+    let said = moved.clone();
+    tokio::spawn(async move {
+        let (mut stream, _) = target.accept().await.unwrap();
+        let _ = stream.read(&mut [0; 1_000]).await;
+        stream.write_all(said.as_bytes()).await.unwrap();
+    });
+    let site = Site::start("masque-redirect", &route(""));
+    let (_endpoint, mut h3) = site.h3().await;
+    let (mut say, body) = Channel::<Bytes, std::io::Error>::new(1);
+    let response = within(h3.send(Request::connect(address.to_string()).body(body).unwrap())).await.unwrap();
+    assert_eq!(response.status(), 200);
+    say.send_data(Bytes::from("GET / HTTP/1.1\r\nhost: a\r\n\r\n")).await.unwrap();
+    drop(say);
+    let came = within(response.into_body().collect()).await.unwrap().to_bytes();
+    assert_eq!(came, moved.as_bytes(), "the redirect passes as it is");
+    // The client follows it.
+    for request in [Request::connect(hidden.to_string()), connect(&uri(hidden))] {
+        let response = within(h3.send(request.body(full("")).unwrap())).await.unwrap();
+        assert_eq!(response.status(), 403);
+        assert!(proxy_status(&response).contains("destination_ip_prohibited"));
+    }
+
+    // Over UDP, another address answers, and tells the proxy nothing.
+    let (first, other) = (UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.2:0").await.unwrap());
+    let asked = first.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut buffer = [0; 100];
+        while let Ok((length, from)) = first.recv_from(&mut buffer).await {
+            // What the kernel refuses because of the target's address is lost on the way.
+            let _ = other.send_to(b"elsewhere", from).await;
+            let _ = first.send_to(&buffer[..length], from).await;
+        }
+    });
+    let mut tunnel = Tunnel::open(&mut h3, &uri(asked)).await;
+    for number in 0..10 {
+        let payload = [number; 20];
+        assert_eq!(tunnel.exchange(&payload).await[1..], payload, "of another address");
+    }
+    let followed = tokio::time::timeout(Duration::from_millis(200), secret.accept()).await;
+    assert!(followed.is_err(), "the proxy connects to where the redirect leads");
 }

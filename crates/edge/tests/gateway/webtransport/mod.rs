@@ -1,7 +1,8 @@
 //! Sessions of WebTransport to back ends: their streams and datagrams here, those to back ends that speak WebTransport in `onward`, who gets none
-//! in `refused`, floods in `limits`, their ends
+//! in `refused`, floods in `limits`, sessions without end in `churn`, their ends
 //! in `ends`, reloads and stops in `drains`.
 
+mod churn;
 mod drains;
 mod ends;
 mod limits;
