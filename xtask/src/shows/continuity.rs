@@ -167,6 +167,7 @@ fn machines(context: &Context) -> Result<Vec<Row>> {
     let rounds = if context.long { "50" } else { "5" };
     let settings = [("BALANCE_ROUNDS", rounds), ("BALANCE_CONNECTIONS", "8")];
     let drained = test_of("balance", context, "continuity-drained", "come_and_drain", &settings)?;
+    let returned = returned(context, &settings)?;
     let moved = test_of("balance", context, "continuity-moved", "another_load_balancer", &[])?;
     let hellos =
         test_of("balance", context, "continuity-hellos", "datagrams_of_a_hello", &[("BALANCE_HELLOS", "100")])?;
@@ -182,7 +183,7 @@ fn machines(context: &Context) -> Result<Vec<Row>> {
     let row = |what: &str, of: &str, unit: &str, target| {
         Ok::<_, anyhow::Error>(Row::median(what, &measured(&cost, of)?, unit, target))
     };
-    Ok(vec![
+    let rows = vec![
         failures(&drained, "connections lost while machines were added and drained").detail(format!(
             "{} requests on held connections and downloads over two load balancers, {} connections opened meanwhile; the first loss ends the \
              test",
@@ -217,5 +218,28 @@ fn machines(context: &Context) -> Result<Vec<Row>> {
         )),
         row("a datagram at the load balancer", "ns of a datagram at the load balancer", "ns", Target::Printed)?,
         row("a datagram at a raw relay", "ns of a datagram at a raw relay", "ns", Target::Printed)?,
+    ];
+    Ok(rows.into_iter().chain(returned).collect())
+}
+
+/// Clients that return with session tickets while machines are started, drained and ended.
+fn returned(context: &Context, settings: &[(&str, &str)]) -> Result<[Row; 2]> {
+    let ended = test_of("balance", context, "continuity-returned", "use_early_data", settings)?;
+    let get = |what: &str| measured(&ended, what).map(|values| values[0]);
+    let share = Row::new(
+        "returning clients with 0-RTT while machines were added and drained",
+        get("share with early data")?,
+        "",
+        Target::AtLeast(0.97),
+    );
+    Ok([
+        share.detail(format!(
+            "of {} returns, {} of them to another machine than the time before; {} with rejected 0-RTT; those without a ticket count, too; each \
+             round starts a machine, drains the oldest one and ends it",
+            get("returns")?,
+            get("returns to another machine")?,
+            get("returns with rejected early data")?
+        )),
+        failures(&ended, "failures of the test with returning clients"),
     ])
 }

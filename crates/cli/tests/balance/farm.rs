@@ -125,6 +125,7 @@ pub(crate) struct Farm {
     /// Numbers of processes beside the first ones of the machines.
     pub(crate) pids: Vec<u32>,
     ip: &'static str,
+    early_data: bool,
 }
 
 impl Drop for Farm {
@@ -147,6 +148,15 @@ impl Farm {
 
     /// The same at another address of this machine.
     pub(crate) fn at(ip: &'static str, name: &str, machines: usize) -> Self {
+        Self::start(ip, name, machines, false)
+    }
+
+    /// The same with early data. Copies do no harm: the machines have no strike register in common.
+    pub(crate) fn with_early_data(name: &str, machines: usize) -> Self {
+        Self::start("127.0.0.1", name, machines, true)
+    }
+
+    fn start(ip: &'static str, name: &str, machines: usize, early_data: bool) -> Self {
         let folder = Scratch::new(&format!("balance-{name}"));
         std::fs::create_dir_all(folder.0.join("www")).unwrap();
         std::fs::write(folder.0.join("www/small"), "small").unwrap();
@@ -157,22 +167,26 @@ impl Farm {
         let keys =
             Command::new(env!("CARGO_BIN_EXE_tiderace")).args(["edge", "keys", "--file", &path("ring")]).output();
         assert!(keys.unwrap().status.success());
-        let mut this = Self { folder, certificate, machines: Vec::new(), pids: Vec::new(), ip };
+        let mut this = Self { folder, certificate, machines: Vec::new(), pids: Vec::new(), ip, early_data };
         (0..machines).for_each(|_| this.add_machine());
         this
     }
 
     /// Starts the next machine, which names itself in its answers.
-    fn add_machine(&mut self) {
+    pub(crate) fn add_machine(&mut self) {
         let number = self.machines.len() + 1;
         let file = self.folder.0.join(format!("edge-{number}.toml"));
         let id = server_id(number);
+        let (copies, transport, route) = match self.early_data {
+            true => ("copies-do-no-harm = true\n", "[transport]\nearly-data = true\n", "early-data = true\n"),
+            false => ("", "", ""),
+        };
         let text = format!(
             "listen = \"{}:0\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\nworkers = 2\ndrain = \"60 s\"\n\
-             [keys]\nfile = \"ring\"\n[admin]\nsocket = \"edge-{number}.sock\"\n[limits]\nconnections-per-address = 5000\n\
+             [keys]\nfile = \"ring\"\n{copies}{transport}[admin]\nsocket = \"edge-{number}.sock\"\n[limits]\nconnections-per-address = 5000\n\
              [log]\naccess = \"access-{number}.log\"\n\
              [load-balancer]\nserver-id = \"{id}\"\nkey = \"lb.key\"\nnetworks = \"127.0.0.0/8\"\n\
-             [[route]]\nfiles = \"www\"\n[route.response-headers]\nset = {{ x-machine = \"{number}\" }}\n",
+             [[route]]\nfiles = \"www\"\n{route}[route.response-headers]\nset = {{ x-machine = \"{number}\" }}\n",
             self.ip
         );
         std::fs::write(&file, text).unwrap();

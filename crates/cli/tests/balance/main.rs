@@ -13,6 +13,7 @@ mod fleet;
 #[path = "../gateway/mod.rs"]
 mod gateway;
 mod machines;
+mod returning;
 mod rotation;
 #[path = "../scratch/mod.rs"]
 mod scratch;
