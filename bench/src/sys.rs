@@ -124,6 +124,53 @@ pub fn coalesce_receives(socket: BorrowedFd<'_>) -> io::Result<()> {
     set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1)
 }
 
+/// Lets sends with [`send_shared`] go without a copy.
+pub fn allow_shared_sends(socket: BorrowedFd<'_>) -> io::Result<()> {
+    set_option(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)
+}
+
+/// Sends without a copy: `bytes` must not change until [`sends_done`] has counted this call.
+pub fn send_shared(socket: &UdpSocket, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: the kernel reads the bytes of the slice.
+    let sent = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_ZEROCOPY) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+// linux/errqueue.h, which libc does not have.
+const ORIGIN_ZEROCOPY: u8 = 5;
+const CODE_COPIED: u8 = 1;
+
+/// Waits until the kernel is done with more sends: how many, and whether it has copied them after all.
+pub fn sends_done(socket: &UdpSocket, limit: std::time::Duration) -> io::Result<(usize, bool)> {
+    let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: 0, revents: 0 };
+    let limit = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
+    let mut control = [0_u64; CONTROL_WORDS * 2];
+    // SAFETY: `poll` is one live pollfd. An all-zero msghdr is valid, its control buffer is alive with its true length, and the macros walk
+    // only within it. The note behind the header is a sock_extended_err, as level and type say.
+    unsafe {
+        if libc::poll(&raw mut poll, 1, limit) == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let mut message: libc::msghdr = mem::zeroed();
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = mem::size_of_val(&control);
+        if libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_ERRQUEUE) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let note = libc::CMSG_FIRSTHDR(&raw const message);
+        if note.is_null() || (*note).cmsg_level != libc::SOL_IP || (*note).cmsg_type != libc::IP_RECVERR {
+            return Err(io::Error::other("an error in place of a note"));
+        }
+        let note: libc::sock_extended_err = ptr::read_unaligned(libc::CMSG_DATA(note).cast());
+        if note.ee_origin != ORIGIN_ZEROCOPY || note.ee_errno != 0 {
+            return Err(io::Error::from_raw_os_error(i32::try_from(note.ee_errno).unwrap_or(0)));
+        }
+        // The range of calls, from the first to the last.
+        let count = note.ee_data.wrapping_sub(note.ee_info).wrapping_add(1);
+        Ok((count as usize, note.ee_code == CODE_COPIED))
+    }
+}
+
 /// One buffer that `receive_batch` filled.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Received {

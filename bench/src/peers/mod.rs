@@ -30,7 +30,10 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use self::{floor::packet::Protection, udp::SendMode};
+use self::{
+    floor::{Sending, packet::Protection},
+    udp::SendMode,
+};
 use crate::{identity, job::Job, meter::SideReport, mode::Mode, sys, workload};
 
 /// Answer of a stream's receiver once it has everything: eight bytes.
@@ -44,6 +47,8 @@ pub enum Peer {
     Floor,
     /// The floor with packets that are authenticated and not encrypted (bulk only; when asked for)
     FloorIntegrity,
+    /// The floor whose sender asks the kernel not to copy (MSG_ZEROCOPY; bulk only; when asked for)
+    FloorZerocopy,
     /// Raw UDP with GSO and GRO (datagrams only)
     UdpGso,
     /// Raw UDP with a system call per datagram (datagrams only)
@@ -74,6 +79,7 @@ impl Peer {
         match self {
             Self::Floor => "floor",
             Self::FloorIntegrity => "floor-integrity",
+            Self::FloorZerocopy => "floor-zerocopy",
             Self::UdpGso => "udp-gso",
             Self::Udp => "udp",
             Self::TcpRustls => "tcp-rustls",
@@ -101,10 +107,10 @@ impl Peer {
         !ABSENT.contains(&self)
     }
 
-    /// Returns whether it runs when no contenders are named: what this build has, without what has to be built by another tool, or is no
-    /// protocol that anybody should use.
+    /// Returns whether it runs when no contenders are named: what this build has, without what has to be built by another tool, is no
+    /// protocol that anybody should use, or answers one question.
     pub fn is_default(self) -> bool {
-        self.is_built() && !matches!(self, Self::QuicGo | Self::FloorIntegrity)
+        self.is_built() && !matches!(self, Self::QuicGo | Self::FloorIntegrity | Self::FloorZerocopy)
     }
 
     /// Makes it ready, or says what is missing.
@@ -121,7 +127,7 @@ impl Peer {
     pub fn can(self, mode: Mode) -> bool {
         match self {
             Self::Floor => mode.moves_bytes() || mode == Mode::Datagrams,
-            Self::FloorIntegrity => mode.moves_bytes(),
+            Self::FloorIntegrity | Self::FloorZerocopy => mode.moves_bytes(),
             Self::UdpGso | Self::Udp => mode == Mode::Datagrams,
             Self::TcpRustls => !matches!(mode, Mode::BulkStreams | Mode::Requests | Mode::Datagrams | Mode::Latency),
             Self::TideraceInPlace => matches!(mode, Mode::Handshake | Mode::Resumed | Mode::PostQuantum),
@@ -207,7 +213,7 @@ fn announce(announcement: &Announcement) -> Result<()> {
 fn serve(peer: Peer, job: Job, listen: SocketAddr) -> Result<SideReport> {
     match (peer, job.mode) {
         (Peer::Floor, Mode::Datagrams) => udp::serve(SendMode::Sealed, job, listen, announce),
-        (Peer::Floor, _) => floor::serve(Protection::Sealed, job, listen, announce),
+        (Peer::Floor | Peer::FloorZerocopy, _) => floor::serve(Protection::Sealed, job, listen, announce),
         (Peer::FloorIntegrity, _) => floor::serve(Protection::Integrity, job, listen, announce),
         (Peer::UdpGso, _) => udp::serve(SendMode::Batched, job, listen, announce),
         (Peer::Udp, _) => udp::serve(SendMode::Single, job, listen, announce),
@@ -230,8 +236,9 @@ fn serve(peer: Peer, job: Job, listen: SocketAddr) -> Result<SideReport> {
 fn run(peer: Peer, job: Job, to: SocketAddr, trust: &[u8]) -> Result<SideReport> {
     match (peer, job.mode) {
         (Peer::Floor, Mode::Datagrams) => udp::run(SendMode::Sealed, job, to),
-        (Peer::Floor, _) => floor::run(Protection::Sealed, job, to),
-        (Peer::FloorIntegrity, _) => floor::run(Protection::Integrity, job, to),
+        (Peer::Floor, _) => floor::run(Protection::Sealed, Sending::Copied, job, to),
+        (Peer::FloorIntegrity, _) => floor::run(Protection::Integrity, Sending::Copied, job, to),
+        (Peer::FloorZerocopy, _) => floor::run(Protection::Sealed, Sending::Shared, job, to),
         (Peer::UdpGso, _) => udp::run(SendMode::Batched, job, to),
         (Peer::Udp, _) => udp::run(SendMode::Single, job, to),
         (Peer::TcpRustls, _) => tcp_rustls::run(job, to, trust),

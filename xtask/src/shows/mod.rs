@@ -57,6 +57,7 @@ mod relay;
 mod row;
 mod soak;
 mod speed;
+mod speed_shards;
 mod tcp_claim_sets;
 mod tcp_claims;
 mod tests;

@@ -11,6 +11,7 @@ use super::{
     command::{cargo, load},
     counts, edge_cost, flood, interop,
     row::{Row, Target},
+    speed_shards,
 };
 
 /// Of the floor, the sending and the receiving side of a bulk transfer.
@@ -52,6 +53,7 @@ pub(super) fn cases() -> Vec<Case> {
         case("gateway", "files and proxied answers beside nginx, HAProxy and Caddy", edge_cost::measure),
         case("datagrams", "datagrams per core beside raw UDP sockets", datagrams),
         case("flood", "latency of a connection under 5,000 handshakes per second", flood::flood),
+        case("shards", "CPU per byte at a server with two shards beside one", speed_shards::measure),
         case("many", "cost of a packet beside 10,000 idle connections", flood::idle_beside),
         case("interop", "pairs of QUIC stacks on bad networks in virtual time", interop::measure),
     ]

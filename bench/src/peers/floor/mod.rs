@@ -31,8 +31,76 @@ const SEGMENTS: usize = 44;
 const ACK_EVERY: u64 = 1 << 20;
 /// Unacknowledged payload allowed, in bytes, when the socket buffer is as large as asked for.
 const WINDOW: u64 = 4 << 20;
+/// Buffers that the kernel may still read, when it does not copy them: twice the window.
+const SHARED: usize = 2 * WINDOW as usize / 65_536;
 /// Longest silence: on loopback it means that a packet was lost.
 const SILENCE: Duration = Duration::from_secs(5);
+
+/// Relation of the kernel to the sender's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sending {
+    /// The kernel copies them.
+    Copied,
+    /// The kernel reads them until it says that it is done (MSG_ZEROCOPY), unless the device makes it copy.
+    Shared,
+}
+
+/// Buffers that are sent in turns.
+struct Batches {
+    sending: Sending,
+    buffers: Vec<Vec<u8>>,
+    /// Calls so far, and how many of them the kernel has done with, and of these how many it has copied after all.
+    sent: usize,
+    done: usize,
+    copied: usize,
+}
+
+impl Batches {
+    fn new(sending: Sending, socket: &UdpSocket) -> Result<Self> {
+        let count = if sending == Sending::Shared { SHARED } else { 1 };
+        if sending == Sending::Shared {
+            sys::allow_shared_sends(socket.as_fd()).context("the kernel does not offer MSG_ZEROCOPY for UDP")?;
+        }
+        Ok(Self { sending, buffers: vec![vec![0; SEGMENTS * PACKET]; count], sent: 0, done: 0, copied: 0 })
+    }
+
+    /// Buffer that the kernel does not read any more.
+    fn next(&mut self, socket: &UdpSocket) -> Result<&mut [u8]> {
+        while self.sending == Sending::Shared && self.sent - self.done >= self.buffers.len() {
+            self.wait(socket)?;
+        }
+        let count = self.buffers.len();
+        Ok(&mut self.buffers[self.sent % count])
+    }
+
+    fn send(&mut self, socket: &UdpSocket, len: usize) -> Result<()> {
+        let batch = &self.buffers[self.sent % self.buffers.len()][..len];
+        match self.sending {
+            Sending::Copied => socket.send(batch)?,
+            Sending::Shared => sys::send_shared(socket, batch)?,
+        };
+        self.sent += 1;
+        Ok(())
+    }
+
+    fn wait(&mut self, socket: &UdpSocket) -> Result<()> {
+        let (count, copied) = sys::sends_done(socket, SILENCE)?;
+        self.done += count;
+        self.copied += if copied { count } else { 0 };
+        Ok(())
+    }
+
+    /// Says how many sends the kernel has copied.
+    fn end(mut self, socket: &UdpSocket) -> Result<()> {
+        if self.sending == Sending::Shared {
+            while self.done < self.sent {
+                self.wait(socket)?;
+            }
+            eprintln!("floor-zerocopy: the kernel has copied {} of {} sends", self.copied, self.sent);
+        }
+        Ok(())
+    }
+}
 
 fn socket(address: SocketAddr) -> Result<(UdpSocket, u64)> {
     let socket = UdpSocket::bind(address).with_context(|| format!("cannot listen on {address}"))?;
@@ -119,7 +187,7 @@ fn receive_ack(socket: &UdpSocket) -> Result<u64> {
 }
 
 /// Sends one flow of bytes.
-pub fn run(protection: Protection, job: Job, to: SocketAddr) -> Result<SideReport> {
+pub fn run(protection: Protection, sending: Sending, job: Job, to: SocketAddr) -> Result<SideReport> {
     let bytes = job.amount;
     ensure!(bytes > 0, "nothing to send");
     let (socket, socket_buffer) = socket(SocketAddr::from(([127, 0, 0, 1], 0)))?;
@@ -133,7 +201,7 @@ pub fn run(protection: Protection, job: Job, to: SocketAddr) -> Result<SideRepor
     let keys = Keys::fixed(protection);
     let source = Source::new();
     let mut counts = Datagrams::default();
-    let mut batch = vec![0; SEGMENTS * PACKET];
+    let mut batches = Batches::new(sending, &socket)?;
     let (mut sent, mut acknowledged) = (0_u64, 0_u64);
     let mut send_calls = 0;
     let mut meter = Meter::start();
@@ -143,7 +211,7 @@ pub fn run(protection: Protection, job: Job, to: SocketAddr) -> Result<SideRepor
             counts.received += 1;
         }
         let mut len = 0;
-        for packet in batch.chunks_exact_mut(PACKET) {
+        for packet in batches.next(&socket)?.chunks_exact_mut(PACKET) {
             let payload = usize::try_from(bytes - sent).map_or(PAYLOAD, |rest| rest.min(PAYLOAD));
             if payload == 0 {
                 break;
@@ -152,13 +220,14 @@ pub fn run(protection: Protection, job: Job, to: SocketAddr) -> Result<SideRepor
             sent += payload as u64;
             counts.sent += 1;
         }
-        socket.send(&batch[..len])?;
+        batches.send(&socket, len)?;
         send_calls += 1;
     }
     while acknowledged < bytes {
         acknowledged = receive_ack(&socket)?;
         counts.received += 1;
     }
+    batches.end(&socket)?;
     meter.stop();
     Ok(SideReport {
         socket_buffer: Some(socket_buffer),
