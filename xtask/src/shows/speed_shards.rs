@@ -97,7 +97,9 @@ fn download(context: &Context, mut server: Command, client: &Path, shards: usize
     }
     let spent = processor::seconds(server.id())? - before;
     for client in &clients {
-        let report: Value = serde_json::from_str(&client.printed()).context("the client's report")?;
+        let printed = client.printed();
+        let report = printed.lines().find(|line| line.starts_with('{')).context("a client says nothing")?;
+        let report: Value = serde_json::from_str(report).context("the client's report")?;
         ensure!(report["partial"] != true, "a download is not complete: {report}");
     }
     ensure!(Command::new("kill").args(["-INT", &server.id().to_string()]).status()?.success());
