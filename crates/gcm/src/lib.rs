@@ -1,6 +1,6 @@
 //! AES-GCM (NIST SP 800-38D) for packets, on x86-64 processors with VAES, VPCLMULQDQ and AVX-512.
 //!
-//! A library's AES-GCM has a fixed cost for each call, which is half of the time of a packet (`docs/performance.md`). Here a call
+//! A library's AES-GCM has a fixed cost for each call, which is two fifths of the time of a full packet (`docs/performance.md`). Here a call
 //! keeps its state in registers: four blocks of AES in each instruction, products of up to 17 blocks between two reductions of GHASH.
 //!
 //! # Constant time
