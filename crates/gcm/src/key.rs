@@ -265,7 +265,7 @@ impl<'a, const ROUNDS: usize> Pass<'a, ROUNDS> {
             }
         }
 
-        /// What is left, up to sixteen blocks, and the block of the lengths.
+        /// The rest of a text, up to sixteen blocks, and the block of the lengths.
         #[inline]
         fn end<const SEALS: bool>(mut self, rest: &mut [u8], lengths: __m128i) -> [u8; TAG_LEN] {
             let mut power = rest.len().div_ceil(16) + 1;
