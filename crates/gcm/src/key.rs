@@ -187,30 +187,31 @@ struct Pass<'a, const ROUNDS: usize> {
     of_tag: __m128i,
 }
 
-/// Encrypts or decrypts a text; returns its tag.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq,sse4.1,ssse3")]
-fn run<const ROUNDS: usize, const SEALS: bool>(
-    key: &Key,
-    nonce: &[u8; NONCE_LEN],
-    header: &[u8],
-    text: &mut [u8],
-    tail: &[u8],
-) -> [u8; TAG_LEN] {
-    let len = text.len();
-    assert!(u32::try_from(len).is_ok(), "a text of more than 2^32 bytes");
-    let mut pass = Pass::<ROUNDS>::begin(key, nonce, header);
-    // Steps read either from the text or from the tail.
-    let own = len.checked_sub(tail.len()).expect("the text has room for the tail");
-    let border = own.next_multiple_of(STEP).min(len);
-    let (joined, tail) = tail.split_at(border - own);
-    text[own..border].copy_from_slice(joined);
-    let (steps, rest) = text.as_chunks_mut::<STEP>();
-    let (sources, tail) = tail.as_chunks::<STEP>();
-    pass.steps::<SEALS>(steps, sources);
-    if !tail.is_empty() {
-        rest.copy_from_slice(tail);
+on_vectors! {
+    /// Encrypts or decrypts a text; returns its tag.
+    fn run<const ROUNDS: usize, const SEALS: bool>(
+        key: &Key,
+        nonce: &[u8; NONCE_LEN],
+        header: &[u8],
+        text: &mut [u8],
+        tail: &[u8],
+    ) -> [u8; TAG_LEN] {
+        let len = text.len();
+        assert!(u32::try_from(len).is_ok(), "a text of more than 2^32 bytes");
+        let mut pass = Pass::<ROUNDS>::begin(key, nonce, header);
+        // Steps read either from the text or from the tail.
+        let own = len.checked_sub(tail.len()).expect("the text has room for the tail");
+        let border = own.next_multiple_of(STEP).min(len);
+        let (joined, tail) = tail.split_at(border - own);
+        text[own..border].copy_from_slice(joined);
+        let (steps, rest) = text.as_chunks_mut::<STEP>();
+        let (sources, tail) = tail.as_chunks::<STEP>();
+        pass.steps::<SEALS>(steps, sources);
+        if !tail.is_empty() {
+            rest.copy_from_slice(tail);
+        }
+        pass.end::<SEALS>(rest, _mm_set_epi64x(8 * header.len() as i64, 8 * len as i64))
     }
-    pass.end::<SEALS>(rest, _mm_set_epi64x(8 * header.len() as i64, 8 * len as i64))
 }
 
 impl<'a, const ROUNDS: usize> Pass<'a, ROUNDS> {

@@ -5,11 +5,11 @@ use std::arch::x86_64::*;
 
 /// Declares functions of the instruction sets that a [`Key`](crate::Key) has found.
 macro_rules! on_vectors {
-    ($($(#[$meta:meta])* $visibility:vis fn $name:ident $(<const $constant:ident: $type:ty>)? ($($arguments:tt)*) $(-> $result:ty)? $body:block)*) => {
+    ($($(#[$meta:meta])* $visibility:vis fn $name:ident $(<$(const $constant:ident: $type:ty),+>)? ($($arguments:tt)*) $(-> $result:ty)? $body:block)*) => {
         $(
             $(#[$meta])*
             #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq,sse4.1,ssse3")]
-            $visibility fn $name $(<const $constant: $type>)? ($($arguments)*) $(-> $result)? $body
+            $visibility fn $name $(<$(const $constant: $type),+>)? ($($arguments)*) $(-> $result)? $body
         )*
     };
 }

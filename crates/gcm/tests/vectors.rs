@@ -14,6 +14,16 @@ fn is_absent() -> bool {
     is_absent
 }
 
+/// Without this, the other tests would pass where no key exists although it should.
+#[test]
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn a_processor_with_the_instructions_has_keys() {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+    let flags: Vec<&str> = text.lines().find(|line| line.starts_with("flags")).unwrap().split_whitespace().collect();
+    let has_all = ["vaes", "vpclmulqdq", "avx512f", "avx512bw", "avx512vl"].iter().all(|flag| flags.contains(flag));
+    assert_eq!(Key::new(&[0; 16]).is_some(), has_all);
+}
+
 fn theirs(key: &[u8]) -> LessSafeKey {
     let algorithm = if key.len() == 16 { &AES_128_GCM } else { &AES_256_GCM };
     LessSafeKey::new(UnboundKey::new(algorithm, key).unwrap())

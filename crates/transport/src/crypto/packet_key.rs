@@ -174,6 +174,16 @@ mod tests {
     }
 
     #[test]
+    fn aes_gcm_is_that_of_vectors_where_there_is_one() {
+        let has_vectors = gcm::Key::new(&[0; 16]).is_some() && cfg!(not(feature = "aws-lc-gcm"));
+        for suite in [CipherSuite::Aes128Gcm, CipherSuite::Aes256Gcm] {
+            assert_eq!(matches!(key(suite).key, Aead::Vectors(_)), has_vectors, "{suite:?}");
+        }
+        assert!(matches!(key(CipherSuite::ChaCha20Poly1305).key, Aead::Library(_)));
+        assert_eq!(PacketKey::aes_gcm() == "VAES with AVX-512", has_vectors);
+    }
+
+    #[test]
     fn a_tail_from_elsewhere_makes_the_same_packet() {
         for suite in [CipherSuite::Aes128Gcm, CipherSuite::Aes256Gcm, CipherSuite::ChaCha20Poly1305] {
             let key = key(suite);
