@@ -13,6 +13,10 @@ impl Code {
     pub const WT_BUFFERED_STREAM_REJECTED: Self = Self(0x3994_bd84);
     /// A stream whose session has ended (draft-ietf-webtrans-http3 §6).
     pub const WT_SESSION_GONE: Self = Self(0x170d_7b68);
+    /// First error code of applications for streams of sessions (WT_APPLICATION_ERROR, draft-ietf-webtrans-http3 §4.4).
+    pub const WT_APPLICATION_FIRST: Self = Self(0x52e4_a40f_a8db);
+    /// Last error code of applications for streams of sessions.
+    pub const WT_APPLICATION_LAST: Self = Self(0x52e5_ac98_3162);
     /// The peer violates the flow control of a session (draft-ietf-webtrans-http3 §5).
     pub const WT_FLOW_CONTROL_ERROR: Self = Self(0x045d_4487);
     /// No application protocol was agreed on for a session (draft-ietf-webtrans-http3 §3.3).

@@ -65,7 +65,7 @@ fn parse(begun: &Bytes) -> Option<Opening> {
 /// Returns whether only streams of sessions are reset with this code: that of sessions that have ended, or one of an application
 /// (draft-ietf-webtrans-http3 §4.4, §6).
 fn is_of_session(code: Code) -> bool {
-    code == Code::WT_SESSION_GONE || (0x52e4_a40f_a8db..=0x52e5_ac98_3162).contains(&code.0)
+    code == Code::WT_SESSION_GONE || (Code::WT_APPLICATION_FIRST.0..=Code::WT_APPLICATION_LAST.0).contains(&code.0)
 }
 
 /// Reads the beginning of a stream: the halves of a request's; `None` when it was one of a session, or was refused.

@@ -28,10 +28,8 @@ pub(crate) const MAX_STREAMS: [u64; 2] = [0x190b_4d3f, 0x190b_4d40];
 pub(crate) const DATA_BLOCKED: u64 = 0x190b_4d41;
 pub(crate) const STREAMS_BLOCKED: [u64; 2] = [0x190b_4d43, 0x190b_4d44];
 
-/// First code of WT_APPLICATION_ERROR (draft-ietf-webtrans-http3 §4.4).
-const FIRST: u64 = 0x52e4_a40f_a8db;
-/// Last code of WT_APPLICATION_ERROR.
-const LAST: u64 = 0x52e5_ac98_3162;
+const FIRST: u64 = Code::WT_APPLICATION_FIRST.0;
+const LAST: u64 = Code::WT_APPLICATION_LAST.0;
 
 /// Code of HTTP/3 for an application's error code (draft-ietf-webtrans-http3 §4.4).
 ///
