@@ -11,7 +11,7 @@ use tiderace::{ReadError, RecvStream, SendStream, WriteError};
 use super::wire::{Key, Record};
 
 /// The application protocol.
-pub(super) const ALPN: &str = "tiderace-probe/1";
+pub(super) const ALPN: &str = "tiderace-probe/2";
 /// Bytes of the longest message.
 const MESSAGE: usize = 4_096;
 /// Code of a stream or a connection on which the peer does not follow the protocol.
