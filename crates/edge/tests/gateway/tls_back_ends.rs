@@ -41,6 +41,10 @@ impl Secure {
         made: &rcgen::CertifiedKey<rcgen::KeyPair>,
         alpn: &[&[u8]],
     ) -> Self {
+        Self::start_on(TcpListener::bind(address).await.unwrap(), made, alpn)
+    }
+
+    pub(crate) fn start_on(listener: TcpListener, made: &rcgen::CertifiedKey<rcgen::KeyPair>, alpn: &[&[u8]]) -> Self {
         let key = PrivateKeyDer::from_pem_slice(made.signing_key.serialize_pem().as_bytes()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder =
@@ -48,7 +52,6 @@ impl Secure {
         let mut config = builder.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
         config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
         let acceptor = TlsAcceptor::from(Arc::new(config));
-        let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();

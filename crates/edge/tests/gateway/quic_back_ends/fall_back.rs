@@ -61,7 +61,14 @@ async fn without_udp_requests_go_over_tcp_until_quic_works() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_that_fails_is_a_bad_gateway_over_both() {
     let (made, other) = (certified(), certified());
-    let origin = Origin::start_at("127.0.0.1:0".parse().unwrap(), &made, Profile::default(), mirror).await;
+    // The port is kept over TCP from the begin, which refuses until it listens: somebody else's could be in the way later.
+    let (origin, reserved) = loop {
+        let origin = Origin::start_at("127.0.0.1:0".parse().unwrap(), &made, Profile::default(), mirror).await;
+        let reserved = tokio::net::TcpSocket::new_v4().unwrap();
+        if reserved.bind(origin.address).is_ok() {
+            break (origin, reserved);
+        }
+    };
     let (site, _roots) = gateway("h3-certificate", &other.cert.pem(), &route(origin.address, ""));
     let mut h1 = site.h1().await;
     assert_eq!(within(h1.send_request(get1("/"))).await.unwrap().status(), 502);
@@ -71,7 +78,7 @@ async fn a_certificate_that_fails_is_a_bad_gateway_over_both() {
     let error = line["error"].as_str().unwrap();
     assert!(error.contains("over QUIC: certificate: ") && error.contains("over TCP: "), "{error}");
     // With TCP, it is judged there.
-    let tcp = Secure::start_at(origin.address, &made, &[b"h2"]).await;
+    let tcp = Secure::start_on(reserved.listen(16).unwrap(), &made, &[b"h2"]);
     h1.ready().await.unwrap();
     assert_eq!(within(h1.send_request(get1("/"))).await.unwrap().status(), 502);
     until(|| read(&log).lines().count(), 2).await;
