@@ -1,4 +1,4 @@
-//! Processor time of other processes, in nanoseconds.
+//! Processor time and memory of other processes.
 
 use anyhow::{Result, ensure};
 
@@ -20,7 +20,24 @@ fn seconds_of(pid: i32) -> Option<f64> {
 pub(crate) fn seconds(pid: u32) -> Result<f64> {
     let own = seconds_of(pid.cast_signed());
     ensure!(own.is_some(), "process {pid} is not there");
-    let mut sum = own.unwrap_or(0.0);
+    Ok(own.unwrap_or(0.0) + children(pid)?.into_iter().filter_map(seconds_of).sum::<f64>())
+}
+
+/// Bytes of anonymous memory that a process and its children have in use.
+pub(crate) fn memory(pid: u32) -> Result<f64> {
+    let own = memory_of(pid.cast_signed());
+    ensure!(own.is_some(), "process {pid} is not there");
+    Ok(own.unwrap_or(0.0) + children(pid)?.into_iter().filter_map(memory_of).sum::<f64>())
+}
+
+fn memory_of(pid: i32) -> Option<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    Some(line.split_whitespace().next()?.parse::<f64>().ok()? * 1024.0)
+}
+
+fn children(pid: u32) -> Result<Vec<i32>> {
+    let mut children = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
         let name = entry?.file_name();
         let Some(other) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
@@ -28,10 +45,10 @@ pub(crate) fn seconds(pid: u32) -> Result<f64> {
         let Ok(stat) = std::fs::read_to_string(format!("/proc/{other}/stat")) else { continue };
         let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
         if parent == Some(pid) {
-            sum += seconds_of(other).unwrap_or(0.0);
+            children.push(other);
         }
     }
-    Ok(sum)
+    Ok(children)
 }
 
 #[cfg(test)]

@@ -21,8 +21,10 @@ use super::{
 use crate::processor;
 
 const LIMIT: Duration = Duration::from_secs(3_600);
-/// Bytes of the small file, and of the large one.
+/// Bytes of the files.
 const SMALL: usize = 1_000;
+const MEDIUM: usize = 100_000;
+const BIG: usize = 10_000_000;
 const LARGE: usize = 64 << 20;
 
 /// No more than a peer.
@@ -61,8 +63,9 @@ impl Work {
         self.path.starts_with(BACK)
     }
 
+    /// Returns whether bytes count, and not requests.
     fn is_large(&self) -> bool {
-        self.size == LARGE
+        self.size >= BIG
     }
 
     /// Requests, or GiB.
@@ -71,11 +74,17 @@ impl Work {
     }
 }
 
-fn works() -> [Work; 4] {
+fn works() -> [Work; 6] {
     let small = |name, path| Work { name, path, size: SMALL, parallel: "16", requests: "12000", own: 1.1 };
     let large = |name, path| Work { name, path, size: LARGE, parallel: "1", requests: "12", own: 1.43 };
+    let sized = |name, path: &str, size, parallel, requests| {
+        let path = path.to_owned();
+        Work { name, path, size, parallel, requests, own: 1.43 }
+    };
     [
         small("per request of 1 kB", "/small".to_owned()),
+        sized("per request of 100 kB", "/medium", MEDIUM, "16", "4000"),
+        sized("per GiB of 10 MB files", "/big", BIG, "2", "64"),
         large("per GiB of 64 MiB files", "/large".to_owned()),
         small("per request of 1 kB from a back end", format!("{BACK}/small")),
         large("per GiB of 64 MiB from a back end", format!("{BACK}/large")),
@@ -93,7 +102,7 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     let (program, load_program) = (built.join("tiderace"), built.join("examples/load"));
     let caddy = servers::build_caddy(context)?;
     let scratch = context.commands.scratch("edge-cost")?;
-    servers::site(&scratch, &[("small", SMALL), ("large", LARGE)])?;
+    servers::site(&scratch, &[("small", SMALL), ("medium", MEDIUM), ("big", BIG), ("large", LARGE)])?;
     let ports = [servers::port()?, servers::port()?, servers::port()?, servers::port()?, servers::port()?];
     let back = ports[4];
     let mut running = [
@@ -124,14 +133,17 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
         for server in &servers {
             for (at, work) in works.iter().enumerate().filter(|(_, work)| server.can(work)) {
                 let mut command = std::process::Command::new(&load_program);
-                command.args([server.protocol, &format!("127.0.0.1:{}", ports[server.running])]);
+                command.args(["closed", server.protocol, &format!("127.0.0.1:{}", ports[server.running])]);
                 command.arg(scratch.join("cert.pem")).args([&work.path, "4", work.parallel, work.requests]);
                 let pid = running[server.running].0.id();
                 let before = processor::seconds(pid)?;
                 let ended = context.commands.run("edge-cost-load", &mut command, LIMIT)?.ok()?;
                 let spent = processor::seconds(pid)? - before;
-                let numbers: Vec<f64> = ended.stdout.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-                let [requests, bytes, seconds] = numbers[..] else { bail!("the load said {:?}", ended.stdout) };
+                let said: serde_json::Value = serde_json::from_str(&ended.stdout).context("the load")?;
+                let [requests, bytes, seconds] = ["requests", "bytes", "seconds"].map(|name| said[name].as_f64());
+                let (Some(requests), Some(bytes), Some(seconds)) = (requests, bytes, seconds) else {
+                    bail!("the load said {said}")
+                };
                 ensure!(bytes == requests * work.size as f64, "{}: {bytes} bytes in {requests} answers", server.name);
                 // The first round fills caches.
                 if round > 0 {
@@ -158,7 +170,7 @@ fn rows(work: &Work, at: usize, cost: &Values, rate: &Values) -> Vec<Row> {
     let (h3, h2) = (("tiderace", "h3"), ("tiderace", "h2"));
     let mut rows = vec![
         row("HTTP/3 / own HTTP/2", h3, h2, Target::AtMost(work.own)).detail(load()),
-        row("Caddy's HTTP/3 / ours", ("caddy", "h3"), h3, Target::AtLeast(if work.is_large() { 4.0 } else { 5.0 })),
+        row("Caddy's HTTP/3 / ours", ("caddy", "h3"), h3, Target::AtLeast(if work.size == SMALL { 5.0 } else { 4.0 })),
         row("ours over HTTP/2 / nginx's", h2, ("nginx", "h2"), if work.is_proxied() { Target::Printed } else { PEER }),
         row("ours over HTTP/3 / nginx's HTTP/2", h3, ("nginx", "h2"), Target::Printed),
     ];

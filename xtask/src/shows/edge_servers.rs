@@ -124,7 +124,8 @@ pub(super) fn build_caddy(context: &Context) -> Result<PathBuf> {
 pub(super) fn edge(context: &Context, program: &Path, scratch: &Path, port: u16, back: u16) -> Result<Running> {
     let (config, workers) = (scratch.join("edge.toml"), workers());
     let text = format!(
-        "workers = {workers}\nlisten = \"127.0.0.1:{port}\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n[[route]]\nfiles = \"www\"\n[[route]]\npath = \"{BACK}\"\n\
+        "workers = {workers}\nlisten = \"127.0.0.1:{port}\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n\
+         [limits]\nconnections-per-address = 50000\n[[route]]\nfiles = \"www\"\n[[route]]\npath = \"{BACK}\"\n\
          strip = true\nto = \"http://127.0.0.1:{back}\"\n"
     );
     std::fs::write(&config, text)?;
@@ -190,7 +191,7 @@ fn start_nginx(context: &Context, scratch: &Path, name: &str, http: &str) -> Res
     let workers = workers();
     let user = if std::env::var("USER").is_ok_and(|user| user != "root") { "" } else { "user root;\n" };
     let text = format!(
-        "{user}worker_processes {workers};\ndaemon off;\npid {0}/{name}.pid;\nerror_log {0}/{name}.log;\nevents {{ worker_connections 1024; }}\n\
+        "{user}worker_processes {workers};\ndaemon off;\npid {0}/{name}.pid;\nerror_log {0}/{name}.log;\nworker_rlimit_nofile 20000;\nevents {{ worker_connections 16384; }}\n\
          http {{\n  access_log off;\n  sendfile on;\n  tcp_nopush on;\n  keepalive_requests 1000000;\n{http}}}\n",
         scratch.display()
     );

@@ -23,6 +23,8 @@ mod edge;
 mod edge_acme;
 mod edge_clients;
 mod edge_cost;
+mod edge_load;
+mod edge_rest;
 mod edge_servers;
 mod edge_unit;
 mod edge_watch;

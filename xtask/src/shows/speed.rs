@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{
     Case, Context,
     command::{cargo, load},
-    counts, edge_cost, flood, interop,
+    counts, edge_cost, edge_load, flood, interop,
     row::{Row, Target},
     speed_shards,
 };
@@ -51,6 +51,7 @@ pub(super) fn cases() -> Vec<Case> {
         case("counts", "allocations per request and handshake, whatever the machine does beside", counts::measure),
         case("idle", "memory of an idle connection, CPU time of 10,000", idle),
         case("gateway", "files and proxied answers beside nginx, HAProxy and Caddy", edge_cost::measure),
+        case("clients", "the gateway as clients see it: open loop, handshakes, 10,000 connections", edge_load::measure),
         case("datagrams", "datagrams per core beside raw UDP sockets", datagrams),
         case("flood", "latency of a connection under 5,000 handshakes per second", flood::flood),
         case("shards", "CPU per byte at a server with two shards beside one", speed_shards::measure),
