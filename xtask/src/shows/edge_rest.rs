@@ -32,9 +32,14 @@ pub(super) fn measure(context: &Context, site: &Site) -> Result<Vec<Row>> {
     for round in 1..=rounds {
         eprintln!("clients: {CONNECTIONS} connections, round {round} of {rounds}");
         for contender in CONTENDERS {
-            let with = || format!("{CONNECTIONS} connections with {} over {}", contender.0, contender.1);
-            for (what, value) in one(context, site, contender).with_context(with)? {
-                values.entry((contender, what)).or_default().push(value);
+            match one(context, site, contender) {
+                Ok(measured) => {
+                    for (what, value) in measured {
+                        values.entry((contender, what)).or_default().push(value);
+                    }
+                }
+                Err(why) if contender.0 == "tiderace" => return Err(why.context(format!("over {}", contender.1))),
+                Err(why) => eprintln!("clients: {} over {}: {why:#}", contender.0, contender.1),
             }
         }
     }
@@ -109,7 +114,11 @@ fn rows(values: &Values) -> Vec<Row> {
         for contender in CONTENDERS {
             let scaled: Vec<f64> = of(contender).into_iter().flatten().map(|value| value * scale).collect();
             let what = format!("10,000 connections, {name}: {} {}", contender.0, contender.1);
-            rows.push(Row::median(what, &scaled, unit, Target::Printed).detail(detail));
+            rows.push(if scaled.is_empty() {
+                Row::absent(&what, &anyhow::anyhow!("no round had all connections to the end"))
+            } else {
+                Row::median(what, &scaled, unit, Target::Printed).detail(detail)
+            });
         }
     }
     rows
