@@ -319,8 +319,12 @@ fn the_fate_of_each_mark_is_found_in_each_direction() {
 fn a_written_scenario_is_measured_as_well() {
     let scratch = Scratch::new("probe-check-scenario");
     let file = scratch.0.join("loss-free.toml");
-    let path: String = PATH.lines().filter(|line| !line.starts_with("loss")).map(|line| format!("{line}\n")).collect();
-    std::fs::write(&file, path).unwrap();
+    let lines = PATH.lines().filter(|line| !line.starts_with("loss")).map(|line| match line {
+        "[path.down]" => format!("{line}\necn = \"ect1-to-ect0\"\n"),
+        "[path.up]" => format!("{line}\necn = \"bleach\"\n"),
+        line => format!("{line}\n"),
+    });
+    std::fs::write(&file, lines.collect::<String>()).unwrap();
     let program = env!("CARGO_BIN_EXE_tiderace");
     let server = format!("exec {program} probe --serve 10.2.0.1:4433 --open --json");
     let mut command = Command::new(program);
@@ -348,6 +352,13 @@ fn a_written_scenario_is_measured_as_well() {
     assert!(check("rtt-min", None)["emulated"].as_f64().unwrap() >= 40.0, "{report}");
     assert_eq!(check("mtu", Some("down"))["emulated"], 1_391.0, "{report}");
     assert_eq!(check("mtu", Some("up"))["agrees"], true, "{report}");
+    for (direction, classic, l4s) in [("down", "survive", "changed-to-ect0"), ("up", "cleared", "cleared")] {
+        for (name, fate) in [("ecn", classic), ("l4s", l4s)] {
+            let check = check(name, Some(direction));
+            let found = ["measured", "emulated"].map(|path| check[path].as_str().unwrap());
+            assert_eq!((found, &check["agrees"]), ([fate; 2], &Value::Bool(true)), "{name} {direction}: {report}");
+        }
+    }
     let all_agree = checks.iter().all(|check| check["agrees"] == true) && report["scenario_check"]["doubt"].is_null();
     assert_eq!(report["scenario_check"]["agrees"], all_agree, "{report}");
     assert_eq!(output.status.code(), Some(i32::from(!all_agree)), "{stderr}");

@@ -8,11 +8,12 @@ use std::{
 };
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     ProbeArgs,
     client::Direction,
+    estimate::ecn::Ecn,
     results::{Figure, Results},
     scenario,
 };
@@ -27,11 +28,13 @@ pub(super) struct Check {
     name: &'static str,
     direction: Option<Direction>,
     unit: &'static str,
-    measured: f64,
-    /// `None`: the emulated path has no such figure.
-    emulated: Option<f64>,
+    /// A number, or the fate of marks; null if it was not measured.
+    measured: Value,
+    /// As above; a number that is null: the emulated path has no such figure.
+    emulated: Value,
     tolerance: &'static str,
-    agrees: bool,
+    /// `None`: not measured on one of the paths, which is no difference.
+    agrees: Option<bool>,
 }
 
 /// All figures that a scenario has to reproduce.
@@ -117,9 +120,7 @@ fn judge(results: &Results, output: &Output) -> Result<ScenarioCheck, Failure> {
             None => failure,
         });
     };
-    let checks = compare(&results.figures(), &report["figures"]);
-    let doubt = line("do not trust this run: ");
-    Ok(ScenarioCheck { agrees: doubt.is_none() && checks.iter().all(|check| check.agrees), doubt, checks })
+    Ok(ScenarioCheck::new(results, &report, line("do not trust this run: ")))
 }
 
 /// Compares figures that a scenario has, as far as the path has shown them. Lower bounds say nothing.
@@ -149,12 +150,36 @@ fn compare(figures: &[Figure], emulated: &Value) -> Vec<Check> {
             _ => return None,
         };
         let (name, direction, unit) = (figure.name, figure.direction, figure.unit);
-        Some(Check { name, direction, unit, measured, emulated: value, tolerance, agrees })
+        let (measured, emulated) = (json!(measured), json!(value));
+        Some(Check { name, direction, unit, measured, emulated, tolerance, agrees: Some(agrees) })
     });
     checks.collect()
 }
 
+/// Compares the fate of ECN marks in a direction: of ECT(0) and CE, and of ECT(1).
+fn compare_marks(direction: Direction, marks: Option<&Ecn>, emulated: &Value) -> [Check; 2] {
+    let measured = |fate: fn(&Ecn) -> Value| marks.map_or(Value::Null, fate);
+    let classic = measured(|marks| json!(marks.classic_fate()));
+    let l4s = measured(|marks| json!(marks.l4s()));
+    [("ecn", classic, &emulated["classic"]), ("l4s", l4s, &emulated["l4s"])].map(|(name, measured, emulated)| {
+        let agrees = (!measured.is_null() && !emulated.is_null()).then(|| measured == *emulated);
+        let (direction, emulated) = (Some(direction), emulated.clone());
+        Check { name, direction, unit: "", measured, emulated, tolerance: "same fate", agrees }
+    })
+}
+
 impl ScenarioCheck {
+    /// Compares results with the report of the emulated path.
+    fn new(results: &Results, report: &Value, doubt: Option<String>) -> Self {
+        let mut checks = compare(&results.figures(), &report["figures"]);
+        for direction in Direction::BOTH {
+            let marks = results.way(direction).ecn.as_ref().map(|ecn| &ecn.value);
+            checks.extend(compare_marks(direction, marks, &report["ecn"][direction.name()]));
+        }
+        let differs = checks.iter().any(|check| check.agrees == Some(false));
+        Self { agrees: doubt.is_none() && !differs, doubt, checks }
+    }
+
     /// Lines below the report.
     pub(super) fn text(&self) -> String {
         let verdict =
@@ -162,12 +187,21 @@ impl ScenarioCheck {
         let mut out = format!("\nScenario on an emulated path: {verdict}\n");
         for check in &self.checks {
             let direction = check.direction.map_or("", Direction::name);
-            let emulated = check.emulated.map_or_else(|| "none".to_owned(), |value| format!("{value:.2}"));
-            let verdict = if check.agrees { "agrees" } else { "differs" };
+            let [measured, emulated] = [&check.measured, &check.emulated].map(|value| match (value, check.agrees) {
+                (Value::Null, None) => "-".to_owned(),
+                (Value::Null, Some(_)) => "none".to_owned(),
+                (Value::String(fate), _) => fate.clone(),
+                (number, _) => format!("{:.2}", number.as_f64().unwrap_or_default()),
+            });
+            let verdict = match check.agrees {
+                Some(true) => "agrees",
+                Some(false) => "differs",
+                None => "-",
+            };
             let _ = writeln!(
                 out,
-                "  {:<14} {direction:<5} {:>10.2} {emulated:>10} {:<8} {verdict} ({})",
-                check.name, check.measured, check.unit, check.tolerance
+                "  {:<14} {direction:<5} {measured:>15} {emulated:>15} {:<8} {verdict} ({})",
+                check.name, check.unit, check.tolerance
             );
         }
         if let Some(doubt) = &self.doubt {
@@ -179,10 +213,14 @@ impl ScenarioCheck {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::{
-        super::{estimate::Estimate, results::Cost},
+        super::{
+            estimate::{
+                Estimate,
+                ecn::{CE, ECT0, ECT1, Marked, NOT_ECT},
+            },
+            results::{Cost, Measured},
+        },
         *,
     };
 
@@ -208,9 +246,58 @@ mod tests {
                 { "name": "loss", "direction": "down", "value": low, "low": low, "high": low + 1.0 },
             ])
         };
-        let agrees = |found: &Value| compare(&measured, found).iter().map(|check| check.agrees).collect::<Vec<_>>();
+        let agrees = |found: &Value| {
+            compare(&measured, found).iter().map(|check| check.agrees == Some(true)).collect::<Vec<_>>()
+        };
         assert_eq!(agrees(&emulated(21.9, 10.9, 1.9)), [true, true, true]);
         assert_eq!(agrees(&emulated(22.1, 11.1, 2.1)), [false, false, false]);
         assert_eq!(agrees(&json!([])), [false, false, false]);
+    }
+
+    /// Check of a path with these marks upwards.
+    fn judged(up: Option<Ecn>, emulated: &Value) -> ScenarioCheck {
+        let mut results = Results::default();
+        results.up.ecn = up.map(|value| Measured { value, cost: Cost::default() });
+        ScenarioCheck::new(&results, &json!({ "figures": [], "ecn": emulated }), None)
+    }
+
+    #[test]
+    fn each_direction_has_its_marks() {
+        let [ect0, ect1, ce] = [ECT0, ECT1, CE].map(|mark| Marked::new(8, [mark; 8]));
+        let cleared = Marked::new(8, [NOT_ECT; 8]);
+        let kept = Ecn { ect0, ect1, ce };
+        let emulated = |classic: &str, l4s: &str| json!({ "up": { "classic": classic, "l4s": l4s }, "down": null });
+        let same = judged(Some(kept), &emulated("survive", "survives"));
+        assert!(same.agrees && same.checks.len() == 4, "{same:?}");
+        for (marks, fates) in [
+            (kept, ("cleared", "survives")),
+            (kept, ("survive", "cleared")),
+            (Ecn { ect1: cleared, ..kept }, ("survive", "survives")),
+            (Ecn { ect1: Marked::new(8, []), ..kept }, ("survive", "survives")),
+            (Ecn { ect0: cleared, ce: cleared, ..kept }, ("survive", "survives")),
+        ] {
+            let differs = judged(Some(marks), &emulated(fates.0, fates.1));
+            let found: Vec<_> = differs.checks.iter().filter(|check| check.agrees == Some(false)).collect();
+            assert!(!differs.agrees && found.len() == 1 && found[0].direction == Some(Direction::Up), "{differs:?}");
+            assert!(differs.text().contains("differs (same fate)"), "{}", differs.text());
+        }
+    }
+
+    #[test]
+    fn marks_that_were_not_measured_are_no_difference() {
+        let [ect0, ect1, ce] = [ECT0, ECT1, CE].map(|mark| Marked::new(8, [mark; 8]));
+        let emulated = json!({ "up": { "classic": "cleared", "l4s": null }, "down": { "classic": "cleared" } });
+        for (up, lines) in
+            [(None, ["-", "cleared"]), (Some(Ecn { ect1, ..Ecn { ect0, ce, ..Ecn::default() } }), ["survives", "-"])]
+        {
+            let check = judged(up, &emulated);
+            let text = check.text();
+            let name = if up.is_none() { "ecn" } else { "l4s" };
+            let line = text.lines().find(|line| line.contains(name) && line.contains(" up ")).unwrap();
+            let columns: Vec<_> = line.split_whitespace().collect();
+            assert_eq!(columns[..5], [name, "up", lines[0], lines[1], "-"], "{text}");
+            assert_eq!(check.agrees, up.is_none(), "{text}");
+        }
+        assert!(judged(None, &Value::Null).agrees);
     }
 }

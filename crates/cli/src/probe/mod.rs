@@ -111,8 +111,8 @@ struct ProbeArgs {
     /// 24 transfers of a tenth of --time (1 to 5 s each), and up to --bytes once more
     #[arg(long, conflicts_with_all = ["idle", "serve"])]
     verify: bool,
-    /// Measure the scenario, too, on an emulated path of this machine (Linux; as root or in a user namespace), and compare; takes as long
-    /// again
+    /// Measure the scenario, too, on an emulated path of this machine (Linux; as root or in a user namespace), and compare the figures and
+    /// the fate of ECN marks in each direction; takes as long again
     #[arg(long, conflicts_with_all = ["idle", "serve"])]
     check_scenario: bool,
     /// Wait for the handshake for at most this time

@@ -21,7 +21,10 @@ pub(super) fn json(results: &Results, server: &str) -> Value {
     let shaped = Direction::BOTH.map(|direction| (direction.name(), results.way(direction).shaped()));
     let ecn = Direction::BOTH.map(|direction| {
         let marks = results.way(direction).ecn.as_ref().map(|ecn| ecn.value);
-        (direction.name(), marks.map(|marks| json!({ "marks": marks, "l4s": marks.l4s() })))
+        (
+            direction.name(),
+            marks.map(|marks| json!({ "marks": marks, "classic": marks.classic_fate(), "l4s": marks.l4s() })),
+        )
     });
     json!({
         "server": server,
@@ -209,6 +212,7 @@ mod tests {
         let json = json(&results, "a");
         assert_eq!([&json["ecn"]["up"]["l4s"], &json["ecn"]["down"]["l4s"]], ["survives", "cleared"]);
         assert_eq!(json["ecn"]["up"]["marks"]["ect1"]["ce"], 1);
+        assert_eq!(json["ecn"]["up"]["classic"], "survive");
         results.up.ecn = Some(Measured { value: Ecn { ect1: Marked::new(8, []), ..up }, cost });
         let written = text(&results, "a");
         assert!(written.contains("Packets of L4S are lost up: none of 8 with ECT(1) arrives."), "{written}");

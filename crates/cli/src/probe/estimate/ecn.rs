@@ -72,6 +72,18 @@ pub(in crate::probe) enum L4s {
     Lost,
 }
 
+/// Fate of ECT(0) and CE, the marks of RFC 3168.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(in crate::probe) enum Classic {
+    /// Arrive as they were sent, or ECT(0) as CE from a queue that marks.
+    Survive,
+    /// Some of them arrive as they were sent.
+    SurviveInPart,
+    /// None arrives as it was sent.
+    Cleared,
+}
+
 impl Ecn {
     /// Enters the packets that were sent with this mark.
     pub(in crate::probe) fn set(&mut self, mark: u8, packets: Marked) {
@@ -90,6 +102,19 @@ impl Ecn {
     /// Packets that arrived of those sent with ECT(0) or CE, and how many of them still had their mark.
     pub(in crate::probe) fn classic(&self) -> (u32, u32) {
         (self.ect0.arrived() + self.ce.arrived(), self.ect0.with(ECT0) + self.ce.with(CE))
+    }
+
+    /// Fate of ECT(0) and CE. `None`: none of them arrived.
+    pub(in crate::probe) fn classic_fate(&self) -> Option<Classic> {
+        let (arrived, kept) = self.classic();
+        // A mark of congestion is no change by the path.
+        let kept = kept + self.ect0.with(CE);
+        match kept {
+            _ if arrived == 0 => None,
+            0 => Some(Classic::Cleared),
+            kept if kept < arrived => Some(Classic::SurviveInPart),
+            _ => Some(Classic::Survive),
+        }
     }
 
     /// Fate of ECT(1). `None`: no marked packet arrived.
@@ -136,6 +161,19 @@ mod tests {
         assert_eq!(l4s(&[]), None);
         let others = Ecn { ect0: Marked::new(8, [ECT0; 8]), ect1: Marked::new(8, []), ..Ecn::default() };
         assert_eq!((others.l4s(), others.classic()), (Some(L4s::Lost), (8, 8)));
+    }
+
+    #[test]
+    fn the_fate_of_classic_marks_follows_from_what_arrives() {
+        let fate = |ect0: &[u8], ce: &[u8]| {
+            let [ect0, ce] = [ect0, ce].map(|fields| Marked::new(8, fields.iter().copied()));
+            Ecn { ect0, ce, ..Ecn::default() }.classic_fate()
+        };
+        assert_eq!(fate(&[ECT0, CE], &[CE]), Some(Classic::Survive));
+        assert_eq!(fate(&[ECT0, ECT0], &[NOT_ECT]), Some(Classic::SurviveInPart));
+        assert_eq!(fate(&[NOT_ECT], &[NOT_ECT]), Some(Classic::Cleared));
+        assert_eq!(fate(&[ECT1], &[]), Some(Classic::Cleared));
+        assert_eq!(fate(&[], &[]), None);
     }
 
     #[test]
