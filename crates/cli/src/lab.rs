@@ -2,6 +2,8 @@
 
 mod campaign;
 #[cfg(target_os = "linux")]
+mod device;
+#[cfg(target_os = "linux")]
 mod figures;
 mod judge;
 mod list;

@@ -34,12 +34,18 @@ seeds = 1
 
 #[test]
 fn the_kernel_stands_beside_our_stacks() {
-    let scratch = Scratch::new("real-time");
+    for device in ["tun", "veth"] {
+        stands_beside_our_stacks_over(device);
+    }
+}
+
+fn stands_beside_our_stacks_over(device: &str) {
+    let scratch = Scratch::new(&format!("real-time-{device}"));
     let (file, out) = (scratch.0.join("short.toml"), scratch.0.join("out"));
     std::fs::write(&file, SCENARIO).unwrap();
     let (file, out) = (file.to_str().unwrap(), out.to_str().unwrap());
-    let arguments =
-        ["lab", "run", file, "--real-time", "--accept-busy", "--cc", "cubic,kernel-cubic,kernel-reno", "--out", out];
+    let mut arguments = vec!["lab", "run", file, "--real-time", "--accept-busy", "--device", device];
+    arguments.extend(["--cc", "cubic,kernel-cubic,kernel-reno", "--out", out]);
     let output = run(&[&arguments[..], &["--json"]].concat());
     if output.status.code() == Some(2) {
         let (error, _) = refused(&arguments);
@@ -50,6 +56,9 @@ fn the_kernel_stands_beside_our_stacks() {
     let names: Vec<_> =
         report["contenders"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["tiderace cubic", "kernel-cubic", "kernel-reno"]);
+    let checks = report["self_test"].as_array().unwrap();
+    let drops = checks.iter().find(|check| check["name"] == "nothing lost on this machine").unwrap();
+    assert_eq!(drops["detail"], format!("0 packets dropped by devices ({device})"));
     // The records of a machine that was too busy are there as well, and say why they do not count.
     let records = std::fs::read_dir(out).unwrap().next().unwrap().unwrap().path();
     let text = std::fs::read_to_string(records).unwrap();
@@ -60,6 +69,7 @@ fn the_kernel_stands_beside_our_stacks() {
         assert!(run["figures"]["goodput"]["value"].as_f64().unwrap() > 0.0, "{run}");
         assert_eq!(run["figures"]["rtt_p50"]["value"].is_null(), kernel, "{run}");
         assert_eq!(run["figures"]["smoothed_rtt"]["value"].is_null(), !kernel, "{run}");
+        assert_eq!(run["real_time"]["device"], device, "{run}");
         assert!(run["real_time"]["cpu_emulator"].as_f64().unwrap() > 0.0, "{run}");
     }
 }

@@ -63,6 +63,56 @@ fn a_client_meets_the_path_to_the_server() {
 }
 
 #[test]
+fn the_totals_name_the_devices() {
+    for (kind, name) in [("tun", "TUN devices"), ("veth", "veth pairs")] {
+        let output = shell(&["--device", kind, "--", "true"]).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        if output.status.code() == Some(2) {
+            assert!(stderr.contains("hint: "), "{stderr}");
+            eprintln!("not tested, since this system refuses: {stderr}");
+            continue;
+        }
+        assert!(output.status.success() && stderr.contains(&format!("0 packets dropped by {name}")), "{stderr}");
+    }
+}
+
+/// Command that hides /dev/net from a program and its arguments; `None` where the system does not permit that.
+fn without_tun_devices() -> Option<Vec<&'static str>> {
+    let script = "[ ! -d /dev/net ] || mount -t tmpfs none /dev/net; exec \"$0\" \"$@\"";
+    for options in ["-m", "-rm"] {
+        let hidden = vec!["unshare", options, "sh", "-c", script];
+        let tried = Command::new(hidden[0]).args(&hidden[1..]).args(["test", "!", "-e", "/dev/net/tun"]).status();
+        if tried.is_ok_and(|status| status.success()) {
+            return Some(hidden);
+        }
+    }
+    eprintln!("not tested, since this system does not let /dev/net be hidden");
+    None
+}
+
+#[test]
+fn without_tun_devices_there_are_veth_pairs() {
+    let Some(hidden) = without_tun_devices() else { return };
+    let run = |options: &[&str]| {
+        let program = env!("CARGO_BIN_EXE_tiderace");
+        let mut command = Command::new(hidden[0]);
+        command.args(&hidden[1..]).args([program, "lab", "shell", "mobile"]).args(options);
+        let output = command.args(["--", "true"]).env_remove("RUST_LOG").stdin(Stdio::null()).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, stderr) = run(&["--device", "veth"]);
+    if code == Some(2) {
+        eprintln!("not tested, since this system refuses: {stderr}");
+        return;
+    }
+    let (code, stderr) = run(&[]);
+    assert!(code == Some(0) && stderr.contains("packets dropped by veth pairs"), "{stderr}");
+    let (code, stderr) = run(&["--device", "tun"]);
+    assert!(code == Some(2) && stderr.contains("cannot open /dev/net/tun"), "{stderr}");
+    assert!(stderr.contains("hint: ") && stderr.contains("modprobe tun"), "{stderr}");
+}
+
+#[test]
 fn a_server_that_ends_before_it_listens_is_named() {
     if !permitted() {
         return;
@@ -76,9 +126,10 @@ fn a_server_that_ends_before_it_listens_is_named() {
 const LITTER: &str = "sleep 1000 & setsid sleep 1000 & (setsid sleep 1000 &) ; echo ready";
 
 /// Starts it; returns when it has left its processes behind.
-fn littering(last: &str) -> (Child, BufReader<std::process::ChildStdout>) {
-    let mut child =
-        shell(&["--quiet", "--", "sh", "-c", &format!("{LITTER}; {last}")]).stdout(Stdio::piped()).spawn().unwrap();
+fn littering(device: &str, last: &str) -> (Child, BufReader<std::process::ChildStdout>) {
+    let script = format!("{LITTER}; {last}");
+    let mut command = shell(&["--quiet", "--device", device, "--", "sh", "-c", &script]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     stdout.read_line(&mut line).unwrap();
@@ -91,13 +142,15 @@ fn everything_is_gone_after_success_failure_interruption_and_kill() {
     if !permitted() {
         return;
     }
-    for (last, signal, code) in [
-        ("exit 0", None, Some(0)),
-        ("exit 9", None, Some(9)),
-        ("exec sleep 1000", Some("-INT"), Some(130)),
-        ("exec sleep 1000", Some("-KILL"), None),
+    for (device, last, signal, code) in [
+        ("auto", "exit 0", None, Some(0)),
+        ("auto", "exit 9", None, Some(9)),
+        ("auto", "exec sleep 1000", Some("-INT"), Some(130)),
+        ("auto", "exec sleep 1000", Some("-KILL"), None),
+        ("veth", "exit 9", None, Some(9)),
+        ("veth", "exec sleep 1000", Some("-KILL"), None),
     ] {
-        let (mut child, mut stdout) = littering(last);
+        let (mut child, mut stdout) = littering(device, last);
         if let Some(signal) = signal {
             assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
         }

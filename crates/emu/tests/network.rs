@@ -1,5 +1,5 @@
-//! Emulated networks with real sockets. Where the system grants neither namespaces nor TUN devices, each test says so and checks that the
-//! message helps.
+//! Emulated networks with real sockets, over each kind of devices. Where the system does not permit namespaces or devices, each test says so and checks that
+//! the message helps.
 #![cfg(target_os = "linux")]
 
 use std::{
@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use emu::network::{CLIENT, Network, NetworkConfig, NetworkError, NetworkStatistics, SERVER};
+use emu::network::{CLIENT, DeviceKind, Network, NetworkConfig, NetworkError, NetworkStatistics, SERVER};
 use netem::{Codel, DropReason, FqCodel, LinkConfig, Loss, NatConfig, Queue, Rebinding};
 use tiderace_emu as emu;
 use units::{Bitrate, DataSize, Duration, Probability, Seed};
@@ -26,10 +26,33 @@ fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-fn network(config: &NetworkConfig) -> Option<Network> {
-    match Network::start(config) {
+/// Declares tests for each kind of devices: functions of this file that take one.
+macro_rules! over_each_device {
+    ($($test:ident),* $(,)?) => {
+        mod tun {
+            $(#[test] fn $test() { super::$test(super::DeviceKind::Tun); })*
+        }
+        mod veth {
+            $(#[test] fn $test() { super::$test(super::DeviceKind::Veth); })*
+        }
+    };
+}
+
+over_each_device! {
+    packets_take_the_delay_of_each_direction,
+    losses_are_those_of_the_link_packet_for_packet,
+    tcp_meets_the_rate_in_packets_that_a_wire_carries,
+    the_mtu_of_the_path_is_what_tcp_learns,
+    the_kernel_drops_damaged_packets,
+    managed_queues_work_in_real_time,
+    a_rebinding_gives_the_client_another_port_and_answers_find_it,
+    nothing_is_left_of_a_network,
+}
+
+fn network(device: DeviceKind, config: &NetworkConfig) -> Option<Network> {
+    match Network::start(&NetworkConfig { device: Some(device), ..config.clone() }) {
         Ok(network) => Some(network),
-        Err(error @ (NetworkError::Namespace { .. } | NetworkError::Tun { .. })) => {
+        Err(error @ (NetworkError::Namespace { .. } | NetworkError::Tun { .. } | NetworkError::Veth { .. })) => {
             assert!(error.hint().is_some(), "{error}");
             eprintln!("not tested, since this system refuses: {error}");
             None
@@ -55,15 +78,25 @@ fn sockets(network: &Network) -> [UdpSocket; 2] {
     })
 }
 
+/// Packets that a side's device has received and sent.
+fn device_packets(side: &emu::network::Namespace) -> [u64; 2] {
+    let text = side.run(|| std::fs::read_to_string("/proc/thread-self/net/dev")).unwrap();
+    let device = text
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(name, _)| name.trim() != "lo" && !name.contains('|'));
+    let columns: Vec<u64> = device.unwrap().1.split_whitespace().map(|column| column.parse().unwrap()).collect();
+    [columns[1], columns[9]]
+}
+
 fn sound(network: Network) -> NetworkStatistics {
     let statistics = network.stop().unwrap();
     assert_eq!((statistics.device_drops, statistics.emulator.write_failed), (0, 0), "{statistics}");
     statistics
 }
 
-#[test]
-fn packets_take_the_delay_of_each_direction() {
-    let Some(network) = network(&config(link(20), link(50))) else { return };
+fn packets_take_the_delay_of_each_direction(device: DeviceKind) {
+    let Some(network) = network(device, &config(link(20), link(50))) else { return };
     let [client, server] = sockets(&network);
     let mut buffer = [0; 2_000];
     for size in [1, 100, 1_472] {
@@ -79,18 +112,23 @@ fn packets_take_the_delay_of_each_direction() {
         assert!(sent.elapsed() >= Duration::from_millis(70));
         assert_eq!(buffer[..length], payload);
     }
+    // Nothing else went over the devices: no ARP, no IPv6, nothing of the kernel between them.
+    for side in [network.client(), network.server()] {
+        assert_eq!(device_packets(side), [3, 3]);
+    }
     let statistics = sound(network);
+    assert_eq!(statistics.device, device);
     assert_eq!((statistics.emulator.up.delivered.packets, statistics.emulator.down.delivered.packets), (3, 3));
+    assert_eq!(statistics.emulator.ignored, 0);
     // 28 bytes of headers each.
     assert_eq!(statistics.emulator.up.delivered.bytes, 1 + 100 + 1_472 + 3 * 28);
     assert!(statistics.emulator.calibration.count() > 0);
 }
 
-#[test]
-fn losses_are_those_of_the_link_packet_for_packet() {
+fn losses_are_those_of_the_link_packet_for_packet(device: DeviceKind) {
     const PACKETS: u32 = 2_000;
     let loss = Loss::Iid { p: Probability::new(0.2).unwrap() };
-    let Some(network) = network(&config(LinkConfig { loss, ..link(1) }, link(0))) else { return };
+    let Some(network) = network(device, &config(LinkConfig { loss, ..link(1) }, link(0))) else { return };
     let [client, server] = sockets(&network);
     let to = server.local_addr().unwrap();
     // In small bursts, each of which has arrived or is lost before the next one, so that no buffer of the kernel overflows.
@@ -136,15 +174,14 @@ fn transfer(network: &Network, bytes: usize) -> std::time::Duration {
     begun.elapsed()
 }
 
-#[test]
-fn tcp_meets_the_rate_in_packets_that_a_wire_carries() {
+fn tcp_meets_the_rate_in_packets_that_a_wire_carries(device: DeviceKind) {
     const BYTES: usize = 1_000_000;
     let down = LinkConfig {
         rate: Some(Bitrate::from_bps(20_000_000)),
         queue: Queue::DropTail { bytes: DataSize::from_bytes(60_000) },
         ..link(5)
     };
-    let Some(network) = network(&config(link(5), down)) else { return };
+    let Some(network) = network(device, &config(link(5), down)) else { return };
     let took = transfer(&network, BYTES);
     // Without the first packets, which may leave while the connection is made, 1,000,000 bytes take 0.4 s at 20 Mbit/s.
     assert!(took >= std::time::Duration::from_millis(380), "{took:?}");
@@ -154,17 +191,43 @@ fn tcp_meets_the_rate_in_packets_that_a_wire_carries() {
     assert_eq!(emulator.down.dropped(DropReason::Mtu).packets, 0);
 }
 
-#[test]
-fn the_mtu_of_the_path_is_what_tcp_learns() {
-    let Some(network) = network(&config(link(1), LinkConfig { mtu: Some(1_300), ..link(1) })) else { return };
+fn the_mtu_of_the_path_is_what_tcp_learns(device: DeviceKind) {
+    let Some(network) = network(device, &config(link(1), LinkConfig { mtu: Some(1_300), ..link(1) })) else { return };
     transfer(&network, 200_000);
     let emulator = sound(network).emulator;
     assert_eq!(emulator.down.dropped(DropReason::Mtu).packets, 0);
     assert!(emulator.down.delivered.packets >= 200_000 / 1_248);
 }
 
-#[test]
-fn managed_queues_work_in_real_time() {
+fn the_kernel_drops_damaged_packets(device: DeviceKind) {
+    const PACKETS: u64 = 20;
+    let damaged = LinkConfig { corrupt: Probability::new(1.0).unwrap(), ..link(1) };
+    let Some(network) = network(device, &config(damaged, link(1))) else { return };
+    let [client, server] = sockets(&network);
+    for _ in 0..PACKETS {
+        client.send_to(&[7; 20], server.local_addr().unwrap()).unwrap();
+    }
+    let errors = || {
+        let text = network.server().run(|| std::fs::read_to_string("/proc/thread-self/net/snmp")).unwrap();
+        let rows: Vec<Vec<&str>> = text
+            .lines()
+            .filter(|line| line.starts_with("Udp:"))
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        let column = rows[0].iter().position(|name| *name == "InErrors").unwrap();
+        rows[1][column].parse::<u64>().unwrap()
+    };
+    let begun = std::time::Instant::now();
+    while errors() < PACKETS && begun.elapsed() < LIMIT {
+        thread::yield_now();
+    }
+    assert_eq!(errors(), PACKETS);
+    server.set_nonblocking(true).unwrap();
+    assert_eq!(server.recv(&mut [0; 100]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    assert_eq!(sound(network).emulator.written, PACKETS);
+}
+
+fn managed_queues_work_in_real_time(device: DeviceKind) {
     let fq = FqCodel {
         codel: Codel {
             bytes: DataSize::from_bytes(100_000),
@@ -175,19 +238,18 @@ fn managed_queues_work_in_real_time() {
         quantum: 1_514,
     };
     let down = LinkConfig { rate: Some(Bitrate::from_bps(20_000_000)), queue: Queue::FqCodel(fq), ..link(5) };
-    let Some(network) = network(&config(link(5), down)) else { return };
+    let Some(network) = network(device, &config(link(5), down)) else { return };
     transfer(&network, 500_000);
     let emulator = sound(network).emulator;
     assert!(emulator.down.delivered.bytes > 500_000 && emulator.queueing[1].count() > 0);
 }
 
-#[test]
-fn a_rebinding_gives_the_client_another_port_and_answers_find_it() {
+fn a_rebinding_gives_the_client_another_port_and_answers_find_it(device: DeviceKind) {
     for address in [false, true] {
         let rebind = vec![Rebinding { at: Duration::from_millis(300), address }];
         let mut config = config(link(1), link(1));
         config.nat = Some(NatConfig { rebind, ..NatConfig::default() });
-        let Some(network) = network(&config) else { return };
+        let Some(network) = network(device, &config) else { return };
         network.begin();
         let [client, server] = sockets(&network);
         client.set_read_timeout(Some(std::time::Duration::from_millis(200))).unwrap();
@@ -214,26 +276,34 @@ fn a_rebinding_gives_the_client_another_port_and_answers_find_it() {
     }
 }
 
-#[test]
-fn nothing_is_left_of_a_network() {
-    let namespaces = || {
-        let links =
-            std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
-        links.filter(|link| link.to_string_lossy().starts_with("net:") || link.ends_with("net/tun")).count()
-    };
+fn nothing_is_left_of_a_network(device: DeviceKind) {
+    let links =
+        || std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    let namespaces =
+        || links().filter(|link| link.to_string_lossy().starts_with("net:") || link.ends_with("net/tun")).count();
+    let sockets = || links().filter(|link| link.to_string_lossy().starts_with("socket:")).count();
     // Other tests of this process have networks of their own, so the count is made in a process that has none.
     if std::env::var_os("TIDERACE_ALONE").is_none() {
+        let name = match device {
+            DeviceKind::Tun => "tun::nothing_is_left_of_a_network",
+            DeviceKind::Veth => "veth::nothing_is_left_of_a_network",
+        };
         let alone = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "nothing_is_left_of_a_network", "--test-threads=1"])
+            .args(["--exact", name, "--test-threads=1"])
             .env("TIDERACE_ALONE", "1")
             .output()
             .unwrap();
-        assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stdout));
+        let stdout = String::from_utf8_lossy(&alone.stdout);
+        assert!(alone.status.success() && stdout.contains("1 passed"), "{stdout}");
         return;
     }
-    assert_eq!(namespaces(), 0);
-    let Some(network) = network(&config(link(1), link(1))) else { return };
-    assert_eq!(namespaces(), 4, "two namespaces, two devices");
+    let before = (namespaces(), sockets());
+    assert_eq!(before.0, 0);
+    let Some(network) = network(device, &config(link(1), link(1))) else { return };
+    assert_eq!(network.device(), device);
+    // Both sides and two TUN devices, or a third namespace and two packet sockets; and the pair that wakes the emulator.
+    let (expected, packet_sockets) = if device == DeviceKind::Tun { (4, 0) } else { (3, 2) };
+    assert_eq!((namespaces(), sockets()), (expected, before.1 + 2 + packet_sockets));
     drop(network);
-    assert_eq!(namespaces(), 0);
+    assert_eq!((namespaces(), sockets()), before);
 }

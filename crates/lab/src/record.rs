@@ -117,6 +117,9 @@ pub struct RealTime {
     pub lateness: [f64; 3],
     /// Delay of the timer before the run, p99 in seconds.
     pub timer_lateness: f64,
+    /// Devices of the emulated network: `tun` or `veth`. `None` in records of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
     /// Packets that the devices dropped although the path did not.
     pub device_drops: u64,
     /// Share of the machine that other programs used.

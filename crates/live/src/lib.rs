@@ -27,5 +27,5 @@ pub use agreement::{Agreement, agreements};
 pub use directory::PrivateDirectory;
 pub use kernel::{KERNEL, Kernel, others};
 pub use programs::find_program;
-pub use run::{Tolerated, run_one, run_watched};
+pub use run::{Conditions, run_one, run_watched};
 pub use watch::{Sender, Watch};

@@ -1,6 +1,6 @@
 //! One run in real time: network, contender, and the measurements of both.
 
-use emu::network::{Network, NetworkConfig, Snapshot};
+use emu::network::{DeviceKind, Network, NetworkConfig, Snapshot};
 use lab::{
     contender::{Contender, RunSpec},
     measure::LinkWindow,
@@ -12,17 +12,19 @@ use units::{Duration, Seed};
 
 use crate::{kernel::Kernel, nodes, programs, watch::Watch};
 
-/// States of the machine that make no run invalid.
+/// Conditions of runs on this machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tolerated {
-    /// Other programs use much of the CPU. Packets lost on this machine, and late ones, still make a run invalid.
-    pub busy: bool,
+pub struct Conditions {
+    /// A run counts although other programs use much of the CPU. Packets lost on this machine, and late ones, still make it invalid.
+    pub accept_busy: bool,
+    /// Devices of the emulated network, as in [`NetworkConfig::device`].
+    pub device: Option<DeviceKind>,
 }
 
 /// Runs one contender with one seed. A run that cannot be used yields a record that says so. The scenario's path must not be one of its
 /// factors; [`emu::network::Privilege::acquire`] comes first.
-pub fn run_one(scenario: &Scenario, contender: &dyn Contender, seed: u64, tolerated: Tolerated) -> Record {
-    run_in_real_time(scenario, contender, seed, &|spec| pass(contender, spec, tolerated, None))
+pub fn run_one(scenario: &Scenario, contender: &dyn Contender, seed: u64, conditions: Conditions) -> Record {
+    run_in_real_time(scenario, contender, seed, &|spec| pass(contender, spec, conditions, None))
 }
 
 /// Runs one contender with one seed, as [`run_one`] does, and shows it while it goes on.
@@ -30,22 +32,23 @@ pub fn run_watched(
     scenario: &Scenario,
     contender: &dyn Contender,
     seed: u64,
-    tolerated: Tolerated,
+    conditions: Conditions,
     watch: &Watch<'_>,
 ) -> Record {
-    run_in_real_time(scenario, contender, seed, &|spec| pass(contender, spec, tolerated, Some(watch)))
+    run_in_real_time(scenario, contender, seed, &|spec| pass(contender, spec, conditions, Some(watch)))
 }
 
 fn pass(
     contender: &dyn Contender,
     spec: &RunSpec<'_>,
-    tolerated: Tolerated,
+    conditions: Conditions,
     watch: Option<&Watch<'_>>,
 ) -> Result<Passage, String> {
     let path = &spec.scenario.path;
     let seed = Seed::from_number(spec.seed_number);
     let config = NetworkConfig {
         nat: path.nat.clone(),
+        device: conditions.device,
         ..NetworkConfig::new(path.up().clone(), path.down.clone(), seed.child("network", 0))
     };
     let network = Network::start(&config).map_err(|error| error.to_string())?;
@@ -61,7 +64,7 @@ fn pass(
         nodes::pass(&network, contender, spec, watch)?
     };
     let statistics = network.stop().map_err(|error| error.to_string())?;
-    let busy = statistics.busy().filter(|_| !tolerated.busy);
+    let busy = statistics.busy().filter(|_| !conditions.accept_busy);
     let doubt = statistics.doubt().or(busy).map(|reason| format!("not to be trusted: {reason}"));
     let doubt = failure.or(doubt);
     let late = |q| statistics.emulator.lateness.quantile_duration(q).map_or(0.0, |late| late.as_secs_f64());
@@ -69,6 +72,7 @@ fn pass(
     let real_time = RealTime {
         lateness: [late(0.5), late(0.99), late(0.999)],
         timer_lateness: statistics.emulator.calibration.quantile_duration(0.99).map_or(0.0, |late| late.as_secs_f64()),
+        device: Some(statistics.device.name().to_owned()),
         device_drops: statistics.device_drops,
         foreign: statistics.load.foreign,
         stolen: statistics.load.stolen,

@@ -10,7 +10,7 @@ use lab::{
     tiderace::contender,
 };
 use netem::LinkConfig;
-use tiderace_live::{Agreement, Tolerated, run_one};
+use tiderace_live::{Agreement, Conditions, run_one};
 use units::{Bitrate, Duration, Seed};
 
 fn permitted() -> bool {
@@ -46,7 +46,7 @@ seeds = 1
 /// Runs `live` in real time and `scenario` in the simulator. The machine may be too busy for its figures to be trusted: what is planted
 /// is beyond what it could take back.
 fn compared(scenario: &Scenario, live: &Scenario, stack: &dyn Contender) -> Agreement {
-    let mut real = run_one(live, stack, 1, Tolerated { busy: true });
+    let mut real = run_one(live, stack, 1, Conditions { accept_busy: true, ..Conditions::default() });
     if let RunOutcome::Failed(reason) = &real.outcome {
         assert!(reason.starts_with("not to be trusted"), "{reason}");
         real.outcome = RunOutcome::Valid;

@@ -5,7 +5,7 @@
 use core::ops::ControlFlow;
 use std::cell::RefCell;
 
-use emu::network::{Network, NetworkConfig, Privilege};
+use emu::network::{DeviceKind, Network, NetworkConfig, Privilege};
 use lab::{
     contender::Contender,
     figure::Figure,
@@ -14,7 +14,7 @@ use lab::{
     tiderace::contender,
 };
 use netem::LinkConfig;
-use tiderace_live::{Kernel, Sender, Tolerated, Watch, run_one, run_watched};
+use tiderace_live::{Conditions, Kernel, Sender, Watch, run_one, run_watched};
 use units::{Duration, Seed};
 
 #[test]
@@ -37,9 +37,17 @@ fn scenarios_for_real_time_can_be_run() {
     assert_eq!(count, 10);
 }
 
+/// The machine may be busy.
+const CONDITIONS: Conditions = Conditions { accept_busy: true, device: None };
+
 fn permitted() -> bool {
+    permits(None)
+}
+
+fn permits(device: Option<DeviceKind>) -> bool {
     let network = Privilege::acquire().and_then(|_| {
-        Network::start(&NetworkConfig::new(LinkConfig::default(), LinkConfig::default(), Seed::from_number(1)))
+        let (up, down) = (LinkConfig::default(), LinkConfig::default());
+        Network::start(&NetworkConfig { device, ..NetworkConfig::new(up, down, Seed::from_number(1)) })
     });
     if let Err(error) = &network {
         eprintln!("not tested, since this system refuses: {error}");
@@ -99,14 +107,22 @@ fn everybody() -> Vec<Box<dyn Contender>> {
 
 #[test]
 fn bulk_in_both_directions() {
-    if !permitted() {
-        return;
-    }
-    for direction in ["download", "upload"] {
+    for (device, direction) in [
+        (DeviceKind::Tun, "download"),
+        (DeviceKind::Tun, "upload"),
+        (DeviceKind::Veth, "download"),
+        (DeviceKind::Veth, "upload"),
+    ] {
+        if !permits(Some(device)) {
+            continue;
+        }
+        let conditions = Conditions { device: Some(device), ..CONDITIONS };
         let scenario = scenario(&format!("workload = \"bulk\"\nconnections = 2\ndirection = \"{direction}\""));
         for contender in everybody() {
-            let record = run_one(&scenario, contender.as_ref(), 1, Tolerated { busy: true });
+            let record = run_one(&scenario, contender.as_ref(), 1, conditions);
             let record = completed(&record);
+            let machine = record.real_time.as_ref().unwrap();
+            assert_eq!((machine.device.as_deref(), machine.device_drops), (Some(device.name()), 0));
             let goodput = value(record, Figure::Goodput).unwrap();
             // No more passes the link than its rate, and what waited in front of the window's begin: a queue of 50 kB, and a flight.
             assert!(goodput > 0.0 && goodput <= 10e6 + 8.0 * 100_000.0 / 1.5, "{direction} {goodput}");
@@ -138,7 +154,7 @@ fn requests_flows_pages_videos_and_feeds() {
     ] {
         let scenario = scenario(traffic);
         for contender in everybody() {
-            let record = run_one(&scenario, contender.as_ref(), 1, Tolerated { busy: true });
+            let record = run_one(&scenario, contender.as_ref(), 1, CONDITIONS);
             let seen = value(completed(&record), figure);
             assert!(seen.is_some_and(|value| value > 0.0), "{traffic}, {}: {seen:?}", record.contender.name);
         }
@@ -161,7 +177,7 @@ fn a_run_is_shown_while_it_goes_on_and_can_be_broken_off() {
             ControlFlow::Continue(())
         };
         let watch = Watch { every: Duration::from_millis(100), see: &see };
-        let record = run_watched(&scenario, contender.as_ref(), 1, Tolerated { busy: true }, &watch);
+        let record = run_watched(&scenario, contender.as_ref(), 1, CONDITIONS, &watch);
         completed(&record);
         let looks = looks.into_inner();
         // 2 s, and none of the looks comes before its time.
@@ -189,7 +205,7 @@ fn a_run_is_shown_while_it_goes_on_and_can_be_broken_off() {
             assert_eq!(sender.delivery_rate.is_some(), kernel || name.contains("bbr"), "{name}: {sender:?}");
         }
         let broken = Watch { every: Duration::from_millis(100), see: &|_| ControlFlow::Break(()) };
-        let record = run_watched(&scenario, contender.as_ref(), 1, Tolerated { busy: true }, &broken);
+        let record = run_watched(&scenario, contender.as_ref(), 1, CONDITIONS, &broken);
         assert_eq!(record.outcome, RunOutcome::Failed("the run was broken off".to_owned()), "{name}");
     }
 }
@@ -202,7 +218,7 @@ fn a_controller_without_evidence_fails() {
     // Nothing is sent in a run without a connection: nobody may believe its figures.
     let mut scenario = scenario("workload = \"bulk\"\nconnections = 1");
     scenario.path.down.loss = netem::Loss::Iid { p: units::Probability::ONE };
-    let record = run_one(&scenario, &Kernel::named("kernel-cubic").unwrap(), 1, Tolerated { busy: true });
+    let record = run_one(&scenario, &Kernel::named("kernel-cubic").unwrap(), 1, CONDITIONS);
     let RunOutcome::Failed(reason) = record.outcome else { panic!("nothing arrived, and the run counts") };
     assert!(reason.contains("no connection was established"), "{reason}");
 }
@@ -222,11 +238,11 @@ fn what_tcp_sends_again_counts_by_phase() {
         let outage =
             |at| netem::Outage { at: Duration::from_millis(at), lasts, every: None, packets: netem::Fate::Lost };
         scenario.path.down.outages.extend(at.map(outage));
-        let record = run_one(&scenario, &kernel, 1, Tolerated { busy: true });
+        let record = run_one(&scenario, &kernel, 1, CONDITIONS);
         let record = completed(&record);
         let seen = [Figure::Resent, Figure::ResentSetup, Figure::ResentAfter].map(|figure| value(record, figure));
         assert_eq!(seen, shares.map(Some), "{at:?}");
     }
-    let record = run_one(&scenario(traffic), contender("cubic").unwrap().as_ref(), 1, Tolerated { busy: true });
+    let record = run_one(&scenario(traffic), contender("cubic").unwrap().as_ref(), 1, CONDITIONS);
     assert_eq!(value(completed(&record), Figure::Resent), None);
 }

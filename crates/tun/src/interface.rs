@@ -4,6 +4,13 @@ use std::{io, net::IpAddr};
 
 use crate::sys::{self, Netlink};
 
+// Commands of linux/ethtool.h: checksums of what arrives and of what leaves, segmentation, and merging of what arrives.
+const ETHTOOL_SRXCSUM: u32 = 0x15;
+const ETHTOOL_STXCSUM: u32 = 0x17;
+const ETHTOOL_STSO: u32 = 0x1f;
+const ETHTOOL_SGSO: u32 = 0x24;
+const ETHTOOL_SGRO: u32 = 0x2c;
+
 // Values of linux/if_link.h, linux/if_addr.h and linux/rtnetlink.h that `libc` has as other types, or not at all.
 const IFA_F_NODAD: u8 = 0x02;
 const RT_TABLE_MAIN: u8 = 254;
@@ -14,6 +21,7 @@ const RTN_UNICAST: u8 = 1;
 /// A network interface.
 #[derive(Debug)]
 pub struct Interface {
+    name: String,
     index: u32,
     netlink: Netlink,
 }
@@ -36,7 +44,11 @@ impl Interface {
     /// # Errors
     /// When there is none, or the system has no more sockets.
     pub fn of(name: &str) -> io::Result<Self> {
-        Ok(Self { index: sys::index(name)?, netlink: Netlink::open()? })
+        Ok(Self { name: name.to_owned(), index: sys::index(name)?, netlink: Netlink::open()? })
+    }
+
+    pub(crate) const fn index(&self) -> u32 {
+        self.index
     }
 
     /// A change of the interface itself.
@@ -55,6 +67,24 @@ impl Interface {
     /// When the system refuses.
     pub fn set_up(&self) -> io::Result<()> {
         self.change(u32::try_from(libc::IFF_UP).unwrap_or(0), &[])
+    }
+
+    /// Keeps the kernel from asking for hardware addresses: all packets have the interface's own as their destination.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn disable_arp(&self) -> io::Result<()> {
+        self.change(u32::try_from(libc::IFF_NOARP).unwrap_or(0), &[])
+    }
+
+    /// Switches the offloads of an Ethernet interface off: packets that leave have the size of the MTU and complete checksums, and those of
+    /// packets that arrive are verified.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn disable_offloads(&self) -> io::Result<()> {
+        let offloads = [ETHTOOL_SGRO, ETHTOOL_SRXCSUM, ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_STXCSUM];
+        offloads.into_iter().try_for_each(|command| sys::disable_offload(&self.name, command))
     }
 
     /// Sets the size of the largest packet.

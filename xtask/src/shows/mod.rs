@@ -128,7 +128,7 @@ enum Part {
     /// Truth of every number: comparisons, gates, intervals, the self-test, and books that balance
     #[command(after_help = after_help("truth", &truth::cases()))]
     Truth(Options),
-    /// Emulated networks for any program, and the kernel's TCP on them, in real time (Linux, as root or with /dev/net/tun)
+    /// Emulated networks for any program, and the kernel's TCP on them, in real time (Linux, as root or with user namespaces)
     #[command(after_help = after_help("realtime", &realtime::cases()))]
     Realtime(Options),
     /// Shape of the sources: the connection, the vocabulary, circles of modules, control frames, builds

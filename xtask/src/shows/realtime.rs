@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use emu::network::{CLIENT, Network, NetworkConfig, NetworkStatistics, Privilege, SERVER};
+use emu::network::{CLIENT, DeviceKind, Network, NetworkConfig, NetworkStatistics, Privilege, SERVER};
 use lab::stats::distribution::normal_quantile;
 use netem::{LinkConfig, Loss, Queue};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -30,10 +30,11 @@ const TCP_SHARE: f64 = 1_448.0 / 1_500.0;
 pub(crate) fn cases() -> Vec<Case> {
     let case = |name, about, measure| Case { name, about, measure };
     vec![
-        case("goodput", "the kernel's CUBIC at 10, 50 and 100 Mbit/s against the rate", goodput),
-        case("round-trip", "round trips of 40 ms through an emulated network", round_trip),
-        case("loss", "packets lost behind the path against the law", loss),
-        case("packets", "50,000 UDP packets a second", packets),
+        case("goodput", "the kernel's CUBIC at 10, 50 and 100 Mbit/s against the rate", |_| goodput(None)),
+        case("round-trip", "round trips of 40 ms through an emulated network", |_| round_trip(None)),
+        case("loss", "packets lost behind the path against the law", |_| loss(None)),
+        case("packets", "50,000 UDP packets a second", |_| packets(None)),
+        case("accuracy", "the four above over TUN devices and over veth pairs, a row each", accuracy),
         case("agreement", "both clocks agree, and planted errors are found", agreement),
         case(
             "probe",
@@ -60,18 +61,36 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-fn network(change: impl FnOnce(&mut LinkConfig, &mut LinkConfig)) -> Result<Network> {
+/// Rows of rate, round trips, loss and packets over each kind of devices that this machine permits.
+fn accuracy(_: &Context) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for device in [DeviceKind::Tun, DeviceKind::Veth] {
+        if let Err(error) = network(Some(device), |_, _| {}) {
+            eprintln!("no rows over {device}: {error:#}");
+            continue;
+        }
+        for measure in [goodput, round_trip, loss, packets] {
+            let measured = measure(Some(device))?.into_iter();
+            rows.extend(measured.map(|row| Row { what: format!("{}, {device}", row.what), ..row }));
+        }
+    }
+    ensure!(!rows.is_empty(), "this machine permits neither TUN devices nor veth pairs");
+    Ok(rows)
+}
+
+fn network(device: Option<DeviceKind>, change: impl FnOnce(&mut LinkConfig, &mut LinkConfig)) -> Result<Network> {
     Privilege::acquire()?;
     let (mut up, mut down) = (LinkConfig::default(), LinkConfig::default());
     change(&mut up, &mut down);
-    Ok(Network::start(&NetworkConfig::new(up, down, Seed::from_number(1)))?)
+    Ok(Network::start(&NetworkConfig { device, ..NetworkConfig::new(up, down, Seed::from_number(1)) })?)
 }
 
 /// State of the emulator, for the line under a value.
 fn told(statistics: &NetworkStatistics) -> String {
     let late = |q| statistics.emulator.lateness.quantile_duration(q).unwrap_or_default().as_secs_f64() * 1e6;
     format!(
-        "late p50 {:.0} µs, p99 {:.0} µs; {} priority; {}{}",
+        "{}; late p50 {:.0} µs, p99 {:.0} µs; {} priority; {}{}",
+        statistics.device,
         late(0.5),
         late(0.99),
         if statistics.emulator.preferred { "real-time" } else { "ordinary" },
@@ -84,15 +103,15 @@ fn told(statistics: &NetworkStatistics) -> String {
 }
 
 /// Steady goodput of one transfer, as a multiple of 1448/1500 of the rate.
-fn goodput(_: &Context) -> Result<Vec<Row>> {
-    [10, 50, 100].into_iter().map(goodput_at).collect()
+fn goodput(device: Option<DeviceKind>) -> Result<Vec<Row>> {
+    [10, 50, 100].into_iter().map(|megabits| goodput_at(device, megabits)).collect()
 }
 
-fn goodput_at(megabits: u64) -> Result<Row> {
+fn goodput_at(device: Option<DeviceKind>, megabits: u64) -> Result<Row> {
     const SETTLES: Duration = Duration::from_secs(3);
     const MEASURED: Duration = Duration::from_secs(6);
     let rate = Bitrate::from_bps(megabits * 1_000_000);
-    let network = network(|up, down| {
+    let network = network(device, |up, down| {
         (up.delay, down.delay) = (Duration::from_millis(10), Duration::from_millis(10));
         // Two bandwidth-delay products: CUBIC's decrease never empties the link.
         let bytes = DataSize::from_bytes(2 * rate.in_time(Duration::from_millis(20)).as_bytes());
@@ -156,10 +175,10 @@ fn sockets(network: &Network) -> Result<[UdpSocket; 2]> {
 }
 
 /// Round trips less what was asked for.
-fn round_trip(_: &Context) -> Result<Vec<Row>> {
+fn round_trip(device: Option<DeviceKind>) -> Result<Vec<Row>> {
     const ROUNDS: u32 = 400;
     let one_way = Duration::from_millis(20);
-    let network = network(|up, down| (up.delay, down.delay) = (one_way, one_way))?;
+    let network = network(device, |up, down| (up.delay, down.delay) = (one_way, one_way))?;
     let [client, server] = sockets(&network)?;
     client.connect((SERVER, 5_002))?;
     let echo = thread::spawn(move || -> std::io::Result<()> {
@@ -190,15 +209,15 @@ fn round_trip(_: &Context) -> Result<Vec<Row>> {
 }
 
 /// Packets that a receiver misses.
-fn loss(_: &Context) -> Result<Vec<Row>> {
-    [0.01, 0.05].into_iter().map(loss_of).collect()
+fn loss(device: Option<DeviceKind>) -> Result<Vec<Row>> {
+    [0.01, 0.05].into_iter().map(|share| loss_of(device, share)).collect()
 }
 
-fn loss_of(share: f64) -> Result<Row> {
+fn loss_of(device: Option<DeviceKind>, share: f64) -> Result<Row> {
     const PACKETS: u32 = 40_000;
     const STEP: u32 = 50;
     let p = Probability::new(share)?;
-    let network = network(|up, _| up.loss = Loss::Iid { p })?;
+    let network = network(device, |up, _| up.loss = Loss::Iid { p })?;
     let [client, server] = sockets(&network)?;
     client.connect((SERVER, 5_002))?;
     server.set_nonblocking(true)?;
@@ -234,10 +253,11 @@ fn loss_of(share: f64) -> Result<Row> {
 }
 
 /// Small packets at a high rate over a path that loses none.
-fn packets(_: &Context) -> Result<Vec<Row>> {
+fn packets(device: Option<DeviceKind>) -> Result<Vec<Row>> {
     const PER_SECOND: u32 = 50_000;
     const SECONDS: u32 = 4;
-    let network = network(|up, down| (up.delay, down.delay) = (Duration::from_millis(25), Duration::from_millis(25)))?;
+    let network =
+        network(device, |up, down| (up.delay, down.delay) = (Duration::from_millis(25), Duration::from_millis(25)))?;
     let [client, server] = sockets(&network)?;
     socket2::SockRef::from(&server).set_recv_buffer_size(8 << 20)?;
     client.connect((SERVER, 5_002))?;

@@ -24,13 +24,13 @@ use lab::{
 
 use transport::qlog::Format;
 
-#[cfg(target_os = "linux")]
-use super::live;
 use super::{
     LAB, Settings, metadata,
     outputs::{Outputs, publish},
     present, writable,
 };
+#[cfg(target_os = "linux")]
+use super::{device::DeviceChoice, live};
 use crate::{
     failure::{Failure, SELF_TEST, UNSOUND},
     stdout::write_out,
@@ -96,6 +96,10 @@ pub(super) struct ResumeArgs {
     #[cfg(target_os = "linux")]
     #[arg(long)]
     accept_busy: bool,
+    #[cfg(target_os = "linux")]
+    /// Of a matrix in real time: devices of the emulated networks
+    #[arg(long, value_name = "KIND", default_value = "auto")]
+    device: DeviceChoice,
 }
 
 /// Repeat a stored run, and compare it with its record.
@@ -231,7 +235,8 @@ pub(super) fn resume(args: &ResumeArgs) -> Result<ExitCode, Failure> {
     eprintln!("{} of {} runs are there.", journal.stored(), plan.len());
     #[cfg(target_os = "linux")]
     if stored.is_real_time() {
-        return live::matrix::resume(&plan, journal, args.accept_busy, &args.outputs);
+        let conditions = ::live::Conditions { accept_busy: args.accept_busy, device: args.device.kind() };
+        return live::matrix::resume(&plan, journal, conditions, &args.outputs);
     }
     #[cfg(not(target_os = "linux"))]
     if stored.is_real_time() {

@@ -15,12 +15,13 @@ use lab::{
     report::Report,
     scenario::{Overrides, Programs, Scenario, Workload},
 };
-use live::{KERNEL, Kernel, Tolerated, Watch, agreements, find_program, run_one, run_watched};
+use live::{Conditions, KERNEL, Kernel, Watch, agreements, find_program, run_one, run_watched};
 use units::duration_text;
 
 use self::tables::{agreement, checks, costs};
 use super::{
     RunArgs, contenders,
+    device::DeviceChoice,
     figures::{Beginning, Figures, Watching},
     outputs::Outputs,
     outside, print, progress, shell, writable,
@@ -39,6 +40,9 @@ pub(super) struct RealTimeArgs {
     /// In real time: accept runs during which other programs used much of the CPU
     #[arg(long, requires = "real_time")]
     accept_busy: bool,
+    /// In real time: devices of the emulated network
+    #[arg(long, value_name = "KIND", default_value = "auto", requires = "real_time")]
+    device: DeviceChoice,
     /// In real time: one more contender, named `command`. Run this with `sh -c` as its server; {server}, {port}, {bytes} and other placeholders
     /// are filled in (docs/lab.md)
     #[arg(long, value_name = "COMMAND", requires = "real_time", requires = "client")]
@@ -59,6 +63,10 @@ pub(super) struct RealTimeArgs {
 const USUAL: [&str; 2] = ["kernel-cubic", "kernel-bbr"];
 
 impl RealTimeArgs {
+    fn conditions(&self) -> Conditions {
+        Conditions { accept_busy: self.accept_busy, device: self.device.kind() }
+    }
+
     const fn watching(&self, json: bool) -> Watching {
         Watching { screen: self.screen, json, prometheus: self.prometheus }
     }
@@ -153,7 +161,7 @@ pub(super) fn run(args: &RunArgs, mut scenario: Scenario) -> Result<ExitCode, Fa
     if scenario.has_points() {
         return matrix::start(scenario, &args.out, &args.live, &Outputs::headlines(args.shown, args.json));
     }
-    let settings = shell::settings(&scenario, scenario.run.seed)?;
+    let settings = shell::settings(&scenario, scenario.run.seed, args.live.device.kind())?;
     // While this process has one thread.
     let privilege = Privilege::acquire()?;
     let all = contenders(&scenario)?;
@@ -189,11 +197,11 @@ pub(super) fn run(args: &RunArgs, mut scenario: Scenario) -> Result<ExitCode, Fa
     let bar = if is_shown { ProgressBar::hidden() } else { progress(runs) };
     let (mut records, mut path) = (Vec::new(), None);
     for (place, cell) in cells.into_iter().enumerate() {
-        let (contender, tolerated) = (all[cell.contender].as_ref(), Tolerated { busy: args.live.accept_busy });
+        let (contender, conditions) = (all[cell.contender].as_ref(), args.live.conditions());
         let record = match &figures {
-            None => run_one(&scenario, contender, cell.seed, tolerated),
+            None => run_one(&scenario, contender, cell.seed, conditions),
             Some(figures) => {
-                let watched = |watch: &Watch<'_>| run_watched(&scenario, contender, cell.seed, tolerated, watch);
+                let watched = |watch: &Watch<'_>| run_watched(&scenario, contender, cell.seed, conditions, watch);
                 let beginning = Beginning {
                     place,
                     contender: cell.contender,

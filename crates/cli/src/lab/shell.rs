@@ -8,10 +8,13 @@ use std::{
 };
 
 use clap::Parser;
-use emu::network::{self, CLIENT, Namespace, Network, NetworkConfig, NetworkError, Output, Privilege, Running, SERVER};
+use emu::network::{
+    self, CLIENT, DeviceKind, Namespace, Network, NetworkConfig, NetworkError, Output, Privilege, Running, SERVER,
+};
 use lab::scenario::{Scenario, load};
 use units::Seed;
 
+use super::device::DeviceChoice;
 use crate::{failure::Failure, interrupt::Interrupt, runtime};
 
 /// Run any program behind the path of a scenario.
@@ -21,7 +24,8 @@ use crate::{failure::Failure, interrupt::Interrupt, runtime};
 /// runs on the server side. Times of the scenario count from the first packet. The network contains nothing else: no internet, no
 /// services of this machine.
 ///
-/// The command needs root, or a system that permits user namespaces and /dev/net/tun. Both sides are unnamed network namespaces of
+/// The command needs root, or a system that permits user namespaces. It uses TUN devices, or where /dev/net/tun is missing veth pairs; the
+/// totals say which. Both sides are unnamed network namespaces of
 /// Linux. They end with COMMAND, and so do all processes that COMMAND and --server have started, even when this program is killed.
 ///
 /// TIDERACE_SERVER and TIDERACE_CLIENT hold the addresses of server and client. Totals of the path are printed to standard error at the
@@ -45,6 +49,9 @@ pub(crate) struct ShellArgs {
     /// Seed of the path's random numbers [default: the scenario's first]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Devices of the network
+    #[arg(long, value_name = "KIND", default_value = "auto")]
+    device: DeviceChoice,
     /// Print neither addresses nor totals of the path
     #[arg(long)]
     quiet: bool,
@@ -78,7 +85,7 @@ impl From<NetworkError> for Failure {
 }
 
 /// The emulated network of a scenario's path.
-pub(super) fn settings(scenario: &Scenario, seed: u64) -> Result<NetworkConfig, Failure> {
+pub(super) fn settings(scenario: &Scenario, seed: u64, device: Option<DeviceKind>) -> Result<NetworkConfig, Failure> {
     if let Some(factor) = scenario.varied_path() {
         return Err(Failure::new(format_args!(
             "an emulated network has one path, and `{}` varies {factor}",
@@ -89,6 +96,7 @@ pub(super) fn settings(scenario: &Scenario, seed: u64) -> Result<NetworkConfig, 
     let (up, down) = (scenario.path.up().clone(), scenario.path.down.clone());
     Ok(NetworkConfig {
         nat: scenario.path.nat.clone(),
+        device,
         ..NetworkConfig::new(up, down, Seed::from_number(seed).child("network", 0))
     })
 }
@@ -97,7 +105,7 @@ pub(super) fn settings(scenario: &Scenario, seed: u64) -> Result<NetworkConfig, 
 pub(crate) fn run(args: &ShellArgs) -> Result<ExitCode, Failure> {
     let scenario = load(&args.scenario)?;
     let seed = args.seed.unwrap_or(scenario.run.seed);
-    let config = settings(&scenario, seed)?;
+    let config = settings(&scenario, seed, args.device.kind())?;
     Privilege::acquire()?;
     let runtime = runtime::start()?;
     runtime.block_on(async {

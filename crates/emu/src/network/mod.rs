@@ -1,6 +1,6 @@
 //! Emulated networks for any program: two network namespaces joined by the links of `netem`.
 //!
-//! A [`Network`] has a client side and a server side, each a [`Namespace`] with a TUN device. One thread reads the packets of both devices,
+//! A [`Network`] has a client side and a server side, each a [`Namespace`] with a device ([`DeviceKind`]). One thread reads the packets of both devices,
 //! passes them through the links, and writes them to the other device when they are due. The same scenario gives the same path as in the
 //! simulator: rate, queue (drop-tail, CoDel, FQ-CoDel), delay, jitter, loss, reordering, changes on a schedule, outages, and address
 //! translation with rebinding.
@@ -14,6 +14,7 @@
 //! that knows its MTU. A later decrease of the MTU drops packets silently.
 
 mod command;
+mod device;
 mod load;
 mod packet;
 mod port;
@@ -36,7 +37,10 @@ use std::{
 use netem::{DropReason, Histogram, Link, LinkConfig, LinkCounters, NatConfig};
 use units::{DataSize, Duration, Seed, duration_text};
 
+use device::Devices;
+
 pub use command::{Command, Ended, Output, Running, supervise};
+pub use device::DeviceKind;
 pub use load::{CpuTime, Load, thread_cpu};
 pub use port::{Buffer, Port, Waiter, address, now};
 pub use privilege::Privilege;
@@ -48,8 +52,6 @@ pub use tcp::{TcpInfo, accept_fast_open, connect_fast_open, controllers, is_mult
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 /// Address of the server side.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 1);
-/// All of 10.0.0.0/8 lies behind the device, the addresses of a NAT included.
-const MASK: Ipv4Addr = Ipv4Addr::new(255, 0, 0, 0);
 /// MTU of Ethernet, in bytes.
 const MTU: u32 = 1_500;
 
@@ -66,12 +68,14 @@ pub struct NetworkConfig {
     pub seed: Seed,
     /// Limit on the bytes of waiting packets. Packets beyond it are dropped, and the run is in doubt.
     pub max_held: DataSize,
+    /// Kind of the devices; `None`: TUN devices where this process can open them, otherwise veth pairs.
+    pub device: Option<DeviceKind>,
 }
 
 impl NetworkConfig {
     /// A network with these links.
     pub const fn new(up: LinkConfig, down: LinkConfig, seed: Seed) -> Self {
-        Self { up, down, nat: None, seed, max_held: DataSize::from_bytes(256 << 20) }
+        Self { up, down, nat: None, seed, max_held: DataSize::from_bytes(256 << 20), device: None }
     }
 
     /// The MTU of the devices: that of the path at its beginning, at most that of Ethernet.
@@ -94,6 +98,20 @@ pub enum NetworkError {
     Tun {
         /// Error of the system.
         source: io::Error,
+    },
+    /// No pair of veth devices, or no packet socket.
+    #[error("cannot make a veth pair with packet sockets: {source}")]
+    Veth {
+        /// Error of the system.
+        source: io::Error,
+    },
+    /// Neither kind of devices.
+    #[error("cannot open /dev/net/tun ({}), nor make a veth pair with packet sockets: {veth}", tun.kind())]
+    NoDevice {
+        /// Error of TUN devices.
+        tun: io::Error,
+        /// Error of veth pairs.
+        veth: io::Error,
     },
     /// The settings of a link contradict themselves.
     #[error("{direction}: {source}")]
@@ -138,6 +156,13 @@ impl NetworkError {
                 Some("load the module with `modprobe tun`; for a container: `--device /dev/net/tun`")
             }
             Self::Tun { .. } => Some("load the module with `modprobe tun`"),
+            Self::Veth { .. } => {
+                Some("load the modules with `modprobe veth` and `modprobe af_packet`; or use TUN devices")
+            }
+            Self::NoDevice { .. } => Some(
+                "load a module with `modprobe tun` or `modprobe veth`, or open /dev/net/tun to everybody: `chmod 0666 /dev/net/tun`; \
+                 for a container: `--device /dev/net/tun`",
+            ),
             _ => None,
         }
     }
@@ -160,6 +185,8 @@ pub struct Snapshot {
     pub written: u64,
     /// Packets that the far end's device did not take.
     pub write_failed: u64,
+    /// Packets that came to a device and could not be read from it: no room until then. Veth pairs alone tell it here.
+    pub unread: u64,
     /// Packets dropped because too many bytes were waiting.
     pub overflowed: u64,
     /// Packets that are no IPv4 unicast.
@@ -186,6 +213,8 @@ pub const TRUSTED_STOLEN: f64 = 0.05;
 pub struct NetworkStatistics {
     /// The emulator's counters.
     pub emulator: Snapshot,
+    /// Devices that carried the packets.
+    pub device: DeviceKind,
     /// Packets that the devices dropped: the emulator, or the kernel behind it, was too slow.
     pub device_drops: u64,
     /// CPU time of others.
@@ -197,7 +226,7 @@ impl NetworkStatistics {
     pub fn doubt(&self) -> Option<String> {
         let emulator = &self.emulator;
         for (count, what) in [
-            (self.device_drops, "were dropped by the TUN devices"),
+            (self.device_drops, "were dropped by the devices"),
             (emulator.overflowed, "were dropped because too many bytes were on their way"),
             (emulator.write_failed, "were not taken by the far end's device"),
         ] {
@@ -244,10 +273,11 @@ impl fmt::Display for NetworkStatistics {
         writeln!(f, "; timer before the run {} p99", late(&emulator.calibration, 0.99))?;
         write!(
             f,
-            "host  other programs {:.0} %, stolen {:.0} %, {} packets dropped by devices, {} priority",
+            "host  other programs {:.0} %, stolen {:.0} %, {} packets dropped by {}, {} priority",
             self.load.foreign * 100.0,
             self.load.stolen * 100.0,
             self.device_drops,
+            self.device,
             if emulator.preferred { "real-time" } else { "ordinary" },
         )?;
         if emulator.rebindings > 0 || emulator.unmapped > 0 {
@@ -266,6 +296,9 @@ impl fmt::Display for NetworkStatistics {
 pub struct Network {
     client: Namespace,
     server: Namespace,
+    /// Namespace of the emulator's ends of veth pairs.
+    middle: Option<Namespace>,
+    device: DeviceKind,
     commands: mpsc::Sender<worker::Command>,
     wake: UnixStream,
     thread: Option<JoinHandle<io::Result<Snapshot>>>,
@@ -276,7 +309,7 @@ impl Network {
     /// Makes both sides, calibrates the timer (a tenth of a second) and starts the emulator. [`Privilege::acquire`] comes first.
     ///
     /// # Errors
-    /// When the settings of a link contradict themselves, or the system refuses namespaces, TUN devices or another resource.
+    /// When the settings of a link contradict themselves, or the system refuses namespaces, devices or another resource.
     pub fn start(config: &NetworkConfig) -> Result<Self, NetworkError> {
         let link = |direction, settings: &LinkConfig, index| {
             Link::new(settings, config.seed.child("link", index))
@@ -284,14 +317,13 @@ impl Network {
         };
         let links = [link("up", &config.up, 0)?, link("down", &config.down, 1)?];
         let mtu = config.mtu();
-        let (client, client_device) = Namespace::new(CLIENT, MASK, mtu)?;
-        let (server, server_device) = Namespace::new(SERVER, MASK, mtu)?;
+        let (client, server) = (Namespace::new(CLIENT)?, Namespace::new(SERVER)?);
+        let Devices { devices, kind: device, middle } = device::add([&client, &server], mtu, config.device)?;
         let system = |what| move |source| NetworkError::System { what, source };
         let (wake, woken) = UnixStream::pair().map_err(system("make a pair of sockets"))?;
         woken.set_nonblocking(true).map_err(system("make a pair of sockets"))?;
         let (commands, orders) = mpsc::channel();
-        let worker = worker::Worker::new(config, links, [client_device, server_device], orders, woken)
-            .map_err(system("make a timer"))?;
+        let worker = worker::Worker::new(config, links, devices, orders, woken).map_err(system("make a timer"))?;
         let (calibrated, calibration) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("emulator".to_owned())
@@ -299,7 +331,7 @@ impl Network {
             .map_err(system("start a thread"))?;
         // An error that ends the thread comes out when it is stopped.
         let _ = calibration.recv();
-        Ok(Self { client, server, commands, wake, thread: Some(thread), begun: CpuTime::now() })
+        Ok(Self { client, server, middle, device, commands, wake, thread: Some(thread), begun: CpuTime::now() })
     }
 
     /// The client side.
@@ -310,6 +342,11 @@ impl Network {
     /// The server side.
     pub const fn server(&self) -> &Namespace {
         &self.server
+    }
+
+    /// Devices that carry the packets.
+    pub const fn device(&self) -> DeviceKind {
+        self.device
     }
 
     /// Has the time of the links begin now. Without it, it begins with the first packet.
@@ -334,15 +371,13 @@ impl Network {
     pub fn stop(mut self) -> Result<NetworkStatistics, NetworkError> {
         let system = |what| move |source| NetworkError::System { what, source };
         let load = CpuTime::now().since(&self.begun);
-        let drops = [&self.client, &self.server].map(Namespace::drops);
+        let namespaces = [Some(&self.client), Some(&self.server), self.middle.as_ref()];
+        let drops = namespaces.into_iter().flatten().map(Namespace::drops).sum::<io::Result<u64>>();
         self.command(worker::Command::Stop);
         let thread = self.thread.take().ok_or(NetworkError::Fault)?;
         let emulator = thread.join().map_err(|_| NetworkError::Fault)?.map_err(system("emulate the network"))?;
-        let [client, server] = drops;
-        let count = |drops: io::Result<space::DeviceDrops>| {
-            drops.map(|drops| drops.count).map_err(system("read the counters of a TUN device"))
-        };
-        Ok(NetworkStatistics { emulator, device_drops: count(client)? + count(server)?, load })
+        let device_drops = drops.map_err(system("read the counters of a device"))? + emulator.unread;
+        Ok(NetworkStatistics { emulator, device: self.device, device_drops, load })
     }
 
     fn command(&self, command: worker::Command) {

@@ -10,14 +10,9 @@ use std::{
     thread,
 };
 
-use tun::{Device, Interface};
+use tun::Interface;
 
 use super::{NetworkError, sys};
-
-/// Name of the device in each namespace.
-const DEVICE: &str = "tun0";
-/// Packets that wait in a device for the emulator: enough for its longest sleep at the highest rate.
-const QUEUE: u32 = 10_000;
 
 /// One side of an emulated network.
 #[derive(Clone, Debug)]
@@ -26,15 +21,9 @@ pub struct Namespace {
     address: Ipv4Addr,
 }
 
-/// Drops of the devices of a namespace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct DeviceDrops {
-    pub(super) count: u64,
-}
-
 impl Namespace {
-    /// Makes a namespace with a TUN device in it.
-    pub(super) fn new(address: Ipv4Addr, mask: Ipv4Addr, mtu: u32) -> Result<(Self, File), NetworkError> {
+    /// Makes a namespace with a loopback device.
+    pub(super) fn new(address: Ipv4Addr) -> Result<Self, NetworkError> {
         // A thread of its own: one that has moved cannot be used for anything else.
         let made = thread::Builder::new().name("namespace".to_owned()).spawn(move || {
             sys::unshare(libc::CLONE_NEWNET).map_err(|source| NetworkError::Namespace { source })?;
@@ -48,15 +37,7 @@ impl Namespace {
             let _ = fs::write("/proc/sys/net/ipv4/ping_group_range", format!("{group} {group}"));
             let loopback = Interface::of("lo").map_err(system("find the loopback device"))?;
             loopback.set_up().map_err(system("bring up the loopback device"))?;
-            let device = Device::open(DEVICE).map_err(|source| NetworkError::Tun { source })?;
-            let interface = device.interface().map_err(system("find a TUN device"))?;
-            interface.set_mtu(mtu).map_err(system("set the MTU of a TUN device"))?;
-            let length = u32::from(mask).count_ones().try_into().unwrap_or(32);
-            interface.add_address(address.into(), length).map_err(system("give a TUN device its address"))?;
-            interface.set_queue_length(QUEUE).map_err(system("set the queue length of a TUN device"))?;
-            interface.set_up().map_err(system("bring up a TUN device"))?;
-            let device = device.into_file();
-            Ok((Self { file: Arc::new(file), address }, device))
+            Ok(Self { file: Arc::new(file), address })
         });
         let made = made.map_err(|source| NetworkError::System { what: "start a thread", source })?;
         made.join().map_err(|_| NetworkError::Fault)?
@@ -98,19 +79,21 @@ impl Namespace {
     }
 
     /// Reads what its devices have dropped because the emulator, or the kernel behind it, was too slow.
-    pub(super) fn drops(&self) -> io::Result<DeviceDrops> {
+    pub(super) fn drops(&self) -> io::Result<u64> {
         let text = self.run(|| fs::read_to_string("/proc/thread-self/net/dev"))?;
-        Ok(DeviceDrops { count: read_drops(&text) })
+        Ok(read_drops(&text))
     }
 }
 
-/// Sums up the columns "drop" of both directions of the TUN device.
+/// Sums up the columns "drop" of both directions of all devices but the loopback one.
 fn read_drops(text: &str) -> u64 {
-    let line = text.lines().find_map(|line| line.trim_start().strip_prefix(DEVICE)?.strip_prefix(':'));
-    let columns: Vec<u64> =
-        line.into_iter().flat_map(str::split_whitespace).map(|column| column.parse().unwrap_or(0)).collect();
-    // Eight columns of what came in, then eight of what went out; the fourth of each is "drop".
-    [3, 11].iter().filter_map(|&column| columns.get(column)).sum()
+    let devices = text.lines().filter_map(|line| line.split_once(':')).filter(|(name, _)| name.trim() != "lo");
+    let drops = devices.map(|(_, line)| {
+        let columns: Vec<u64> = line.split_whitespace().map(|column| column.parse().unwrap_or(0)).collect();
+        // Eight columns of what came in, then eight of what went out; the fourth of each is "drop".
+        [3, 11].iter().filter_map(|&column| columns.get(column)).sum::<u64>()
+    });
+    drops.sum()
 }
 
 /// True if a table of sockets has one in this state, or any, with this local port, or any.
@@ -141,8 +124,9 @@ mod tests {
         let text = "Inter-|   Receive                            |  Transmit\n \
                     face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier compressed\n    \
                     lo:  1 1 0 100 0 0 0 0 1 1 0 100 0 0 0 0\n  \
-                    tun0: 9 9 0 2 0 0 0 0 8 8 0 3 0 0 0 0\n";
-        assert_eq!(read_drops(text), 5);
+                    tun0: 9 9 0 2 0 0 0 0 8 8 0 3 0 0 0 0\n \
+                    veth0:9 9 0 7 0 0 0 0 8 8 0 0 0 0 0 0\n";
+        assert_eq!(read_drops(text), 12);
         assert_eq!(read_drops(""), 0);
     }
 }

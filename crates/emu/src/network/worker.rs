@@ -1,10 +1,9 @@
-//! The emulator's thread, in the order in which a packet meets it: read from a TUN device, translated by the NAT, passed through its link,
+//! The emulator's thread, in the order in which a packet meets it: read from a device, translated by the NAT, passed through its link,
 //! held until its departure, translated back, written to the other device.
 
 use std::{
     collections::HashMap,
-    fs::File,
-    io::{self, Read, Write},
+    io,
     net::SocketAddr,
     os::{fd::AsFd, unix::net::UnixStream},
     sync::mpsc,
@@ -15,6 +14,7 @@ use units::{Duration, Instant};
 
 use super::{
     NetworkConfig, Snapshot,
+    device::Device,
     packet::{Headers, Side, set_ecn},
 };
 use crate::{
@@ -52,7 +52,7 @@ const CALIBRATION: (u32, Duration) = (200, Duration::from_micros(500));
 pub(super) struct Worker {
     events: EventLoop<Command>,
     /// The devices of the client and the server.
-    devices: [File; 2],
+    devices: [Device; 2],
     ways: [OneWay; 2],
     translation: Option<Translation>,
     /// Time zero of both links: set by the owner, or the arrival of the first packet.
@@ -113,7 +113,7 @@ impl Worker {
     pub(super) fn new(
         config: &NetworkConfig,
         [up, down]: [Link; 2],
-        devices: [File; 2],
+        devices: [Device; 2],
         commands: mpsc::Receiver<Command>,
         wake: UnixStream,
     ) -> io::Result<Self> {
@@ -141,7 +141,7 @@ impl Worker {
         self.calibrate()?;
         let _ = calibrated.send(());
         event_loop::run(&mut self)?;
-        Ok(self.report())
+        self.report()
     }
 
     /// Measures how late the timer wakes this thread, at the priority it has.
@@ -160,22 +160,24 @@ impl Worker {
         Ok(())
     }
 
-    fn report(&mut self) -> Snapshot {
+    fn report(&mut self) -> io::Result<Snapshot> {
+        let [from_client, from_server] = &mut self.devices;
+        self.snapshot.unread = from_client.unread()? + from_server.unread()?;
         let [up, down] = &mut self.ways;
-        Snapshot {
+        Ok(Snapshot {
             up: *up.link.counters(),
             down: *down.link.counters(),
             queueing: [up.link.take_queueing(), down.link.take_queueing()],
             rebindings: self.translation.as_ref().map_or(0, Translation::rebindings),
             emulator_cpu: super::sys::thread_cpu(),
             ..self.snapshot.clone()
-        }
+        })
     }
 
     /// Reads what waits in a device and offers it to the link behind it.
     fn read(&mut self, direction: Direction) -> io::Result<()> {
         for _ in 0..BATCH {
-            let length = match (&self.devices[index(direction)]).read(&mut self.buffer) {
+            let length = match self.devices[index(direction)].read(&mut self.buffer) {
                 Ok(length) => length,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -278,14 +280,13 @@ impl Emulator for Worker {
             if self.admits(&mut packet) {
                 set_ecn(&mut packet.payload, packet.ecn);
                 let to = 1 - index(packet.direction);
-                match (&self.devices[to]).write(&packet.payload) {
-                    // A device takes a packet as a whole.
-                    Ok(length) if length == packet.payload.len() => {
+                match self.devices[to].write(&packet.payload) {
+                    Ok(()) => {
                         self.snapshot.written += 1;
                         // The device of the client is the far end of what goes down, and the other way round.
                         self.snapshot.lateness.record_duration(sys::now() - packet.due);
                     }
-                    _ => self.snapshot.write_failed += 1,
+                    Err(_) => self.snapshot.write_failed += 1,
                 }
             } else {
                 self.snapshot.unmapped += 1;
@@ -300,7 +301,12 @@ impl Emulator for Worker {
 
     fn obey(&mut self, command: Command) -> bool {
         match command {
-            Command::Snapshot(to) => drop(to.send(self.report())),
+            // Without an answer, the owner learns that something is wrong.
+            Command::Snapshot(to) => {
+                if let Ok(snapshot) = self.report() {
+                    let _ = to.send(snapshot);
+                }
+            }
             Command::Begin => self.origin = Some(sys::now()),
             Command::Stop => return true,
         }
@@ -347,6 +353,7 @@ impl Default for Snapshot {
             calibration: Histogram::new(),
             written: 0,
             write_failed: 0,
+            unread: 0,
             overflowed: 0,
             ignored: 0,
             rebindings: 0,

@@ -1,7 +1,9 @@
-//! System calls behind TUN devices and netlink.
+//! System calls behind TUN devices, packet sockets and netlink.
 //!
 //! Every `unsafe` block is one call into the C library, with a comment that says why its pointers are valid. Netlink messages are built as
 //! bytes.
+
+pub(crate) mod packet;
 
 use std::{
     ffi::CString,
@@ -23,18 +25,39 @@ fn check(result: c_int) -> io::Result<c_int> {
 pub(crate) fn open_tun(name: &str) -> io::Result<(File, String)> {
     let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
     let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/net/tun")?;
-    // SAFETY: a plain C structure for which all zero is a valid value.
-    let mut request: libc::ifreq = unsafe { mem::zeroed() };
-    // The last byte stays zero. `c_char` has a sign on x86_64, and none on aarch64.
-    for (place, byte) in request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
-        *place = c_char::from_ne_bytes([byte]);
-    }
+    let mut request = request_of(name);
     request.ifr_ifru.ifru_flags = i16::try_from(libc::IFF_TUN | libc::IFF_NO_PI).unwrap_or(0);
     // SAFETY: `request` is a valid ifreq during the call, which writes the name into it.
     check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
     let name: Vec<u8> =
         request.ifr_name.iter().map(|byte| byte.to_ne_bytes()[0]).take_while(|byte| *byte != 0).collect();
     Ok((file, String::from_utf8_lossy(&name).into_owned()))
+}
+
+/// A request about the interface of this name.
+fn request_of(name: &str) -> libc::ifreq {
+    // SAFETY: a plain C structure for which all zero is a valid value.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    // The last byte stays zero. `c_char` has a sign on x86_64, and none on aarch64.
+    for (place, byte) in request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
+        *place = c_char::from_ne_bytes([byte]);
+    }
+    request
+}
+
+/// Switches an offload of an interface off, by its number in linux/ethtool.h.
+pub(crate) fn disable_offload(name: &str, command: u32) -> io::Result<()> {
+    const SIOCETHTOOL: libc::Ioctl = 0x8946;
+    // struct ethtool_value: command, value.
+    let mut value = [command, 0];
+    let mut request = request_of(name);
+    request.ifr_ifru.ifru_data = value.as_mut_ptr().cast::<c_char>();
+    // SAFETY: no pointers.
+    let fd = check(unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: the descriptor is new and belongs to nobody else.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: `request` is a valid ifreq whose data is an ethtool_value; both are alive during the call.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) }).map(drop)
 }
 
 /// Makes a file return `WouldBlock` where it would wait.
@@ -96,7 +119,6 @@ impl Netlink {
 
 /// A message of netlink: header, body and attributes, each filled up to a multiple of four bytes.
 fn message(kind: u16, flags: c_int, body: &[u8], attributes: &[(u16, &[u8])]) -> Vec<u8> {
-    let fill = |message: &mut Vec<u8>| message.resize(message.len().next_multiple_of(4), 0);
     let flags = u16::try_from(flags | libc::NLM_F_REQUEST | libc::NLM_F_ACK).unwrap_or(0);
     // struct nlmsghdr: length, type, flags, sequence, port.
     let mut message = vec![0; 4];
@@ -104,17 +126,24 @@ fn message(kind: u16, flags: c_int, body: &[u8], attributes: &[(u16, &[u8])]) ->
     message.extend(flags.to_ne_bytes());
     message.extend([0; 8]);
     message.extend(body);
-    fill(&mut message);
-    for (ty, value) in attributes {
-        // struct rtattr: length, type, value.
-        message.extend(u16::try_from(4 + value.len()).unwrap_or(u16::MAX).to_ne_bytes());
-        message.extend(ty.to_ne_bytes());
-        message.extend(*value);
-        fill(&mut message);
-    }
+    message.resize(message.len().next_multiple_of(4), 0);
+    message.extend(encode(attributes));
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     message[..4].copy_from_slice(&length.to_ne_bytes());
     message
+}
+
+/// Attributes of netlink as bytes, each filled up to a multiple of four bytes.
+pub(crate) fn encode(attributes: &[(u16, &[u8])]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (ty, value) in attributes {
+        // struct rtattr: length, type, value.
+        bytes.extend(u16::try_from(4 + value.len()).unwrap_or(u16::MAX).to_ne_bytes());
+        bytes.extend(ty.to_ne_bytes());
+        bytes.extend(*value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+    }
+    bytes
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use std::{io::IsTerminal, path::Path, process::ExitCode, time::Duration};
 
-use emu::network::{Network, Privilege, TRUSTED_LATENESS};
+use emu::network::{DeviceKind, Network, Privilege, TRUSTED_LATENESS};
 use indicatif::{ProgressBar, ProgressStyle};
 use lab::{
     contender::Contender,
@@ -15,7 +15,7 @@ use lab::{
     report::LISTED,
     scenario::{Point, Scenario, Workload},
 };
-use live::{KERNEL, Kernel, Tolerated, Watch, agreements, run_watched};
+use live::{Conditions, KERNEL, Kernel, Watch, agreements, run_watched};
 
 use super::{
     RealTimeArgs, refuse_missing, refuse_unknown, states,
@@ -41,8 +41,8 @@ const ENDED: u8 = 130;
 /// Execution of a matrix in real time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::lab) struct Options {
-    /// Runs beside busy programs count.
-    pub(in crate::lab) accept_busy: bool,
+    /// Conditions of the runs.
+    pub(in crate::lab) conditions: Conditions,
     /// Figures while it runs.
     pub(in crate::lab) watching: Watching,
 }
@@ -61,13 +61,13 @@ pub(in crate::lab) fn start(
     // While this process has one thread.
     let privilege = Privilege::acquire()?;
     let all: Vec<usize> = (0..plan.points().len()).collect();
-    calibrate(&plan, &all)?;
+    calibrate(&plan, &all, args.device.kind())?;
     writable(out, "--out")?;
     let path = campaign::path_of_new(out, &manifest, plan.len())?;
     let journal = Journal::create(&path, &manifest, plan.len())
         .map_err(|error| Failure::new(format_args!("cannot write {}: {error}", path.display())))?;
     metadata::store(&path, &metadata::collect(&manifest.lab));
-    let options = Options { accept_busy: args.accept_busy, watching: args.watching(outputs.json) };
+    let options = Options { conditions: args.conditions(), watching: args.watching(outputs.json) };
     execute(&plan, journal, privilege, options, outputs)
 }
 
@@ -75,7 +75,7 @@ pub(in crate::lab) fn start(
 pub(in crate::lab) fn resume(
     plan: &Plan,
     journal: Journal,
-    accept_busy: bool,
+    conditions: Conditions,
     outputs: &Outputs,
 ) -> Result<ExitCode, Failure> {
     possible(plan)?;
@@ -83,8 +83,8 @@ pub(in crate::lab) fn resume(
     let mut points: Vec<usize> = journal.missing().map(|index| plan.job(index).point).collect();
     points.sort_unstable();
     points.dedup();
-    calibrate(plan, &points)?;
-    execute(plan, journal, privilege, Options { accept_busy, ..Options::default() }, outputs)
+    calibrate(plan, &points, conditions.device)?;
+    execute(plan, journal, privilege, Options { conditions, ..Options::default() }, outputs)
 }
 
 /// Refuses a point that one of the kernel's contenders or a command cannot run.
@@ -103,11 +103,11 @@ fn possible(plan: &Plan) -> Result<(), Failure> {
 }
 
 /// Starts the network of each of these points once: its settings have to be possible here, and its timer on time.
-fn calibrate(plan: &Plan, points: &[usize]) -> Result<(), Failure> {
+fn calibrate(plan: &Plan, points: &[usize], device: Option<DeviceKind>) -> Result<(), Failure> {
     let mut worst = (Duration::ZERO, 0);
     for &point in points {
         let scenario = plan.scenario(point)?;
-        let probe = Network::start(&shell::settings(&scenario, scenario.run.seed)?)?;
+        let probe = Network::start(&shell::settings(&scenario, scenario.run.seed, device)?)?;
         refuse_missing(&plan.contenders(&scenario)?, &probe)?;
         let late = probe.stop()?.emulator.calibration.quantile_duration(0.99).unwrap_or_default();
         worst = worst.max((late, point));
@@ -138,7 +138,7 @@ fn execute(
     let progress = Progress::new(missing.len(), &figures);
     for (place, &index) in missing.iter().enumerate() {
         progress.begin(place, &figures);
-        let Some(record) = one(plan, index, place, options.accept_busy, &figures)? else { break };
+        let Some(record) = one(plan, index, place, options.conditions, &figures)? else { break };
         journal.append(&record).map_err(|error| {
             let path = journal.path().display();
             Failure::new(format_args!("cannot write {path}: {error}"))
@@ -160,7 +160,7 @@ fn execute(
         journal.tidy().map_err(|error| Failure::new(format_args!("cannot write {}: {error}", path.display())))?;
     }
     let records = slim(&path)?;
-    let report = publish(&path, outputs, checks(states(&records), options.accept_busy))?;
+    let report = publish(&path, outputs, checks(states(&records), options.conditions.accept_busy))?;
     if !outputs.json {
         write_out(&both_clocks(plan, &records)?)?;
     }
@@ -202,7 +202,7 @@ fn one(
     plan: &Plan,
     index: usize,
     place: usize,
-    accept_busy: bool,
+    conditions: Conditions,
     figures: &Figures,
 ) -> Result<Option<Record>, Failure> {
     let job = plan.job(index);
@@ -216,9 +216,9 @@ fn one(
         stage: &format!("{stage}seed {}", job.seed),
         has_streams: scenario.traffic.workload != Workload::Datagrams,
     };
-    let (contender, tolerated) = (contenders[job.contender].as_ref(), Tolerated { busy: accept_busy });
+    let contender = contenders[job.contender].as_ref();
     let record =
-        figures.run(beginning, |watch: &Watch<'_>| run_watched(&scenario, contender, job.seed, tolerated, watch));
+        figures.run(beginning, |watch: &Watch<'_>| run_watched(&scenario, contender, job.seed, conditions, watch));
     Ok(record.map(|mut record| {
         record.run = index as u64;
         record.point.clone_from(point);

@@ -1,5 +1,7 @@
 //! Checks and tables of runs in real time: state of the machine, costs, and the same runs by both clocks.
 
+use std::collections::BTreeSet;
+
 use lab::{
     figure::Figure,
     record::{RealTime, Record, RunOutcome},
@@ -14,6 +16,7 @@ use crate::lab::table::Table;
 pub(in crate::lab) fn checks<'a>(runs: impl Iterator<Item = &'a RealTime> + Clone, accept_busy: bool) -> Vec<Check> {
     let worst = |read: fn(&RealTime) -> f64| runs.clone().map(read).fold(0.0, f64::max);
     let late = worst(|machine| machine.lateness[1]);
+    let devices = devices(runs.clone()).map_or_else(String::new, |names| format!(" ({names})"));
     let drops: u64 = runs.clone().map(|machine| machine.device_drops).sum();
     let (foreign, stolen) = (worst(|machine| machine.foreign), worst(|machine| machine.stolen));
     let limit = emu::network::TRUSTED_LATENESS.as_secs_f64();
@@ -27,7 +30,7 @@ pub(in crate::lab) fn checks<'a>(runs: impl Iterator<Item = &'a RealTime> + Clon
         Check {
             name: "nothing lost on this machine",
             passed: drops == 0,
-            detail: format!("{drops} packets dropped by devices"),
+            detail: format!("{drops} packets dropped by devices{devices}"),
         },
         Check {
             name: if accept_busy { "CPU for the ends (accepted as it was)" } else { "CPU for the ends" },
@@ -43,6 +46,12 @@ pub(in crate::lab) fn checks<'a>(runs: impl Iterator<Item = &'a RealTime> + Clon
     ]
 }
 
+/// Devices that carried these runs; `None` if no record says so.
+fn devices<'a>(runs: impl Iterator<Item = &'a RealTime>) -> Option<String> {
+    let names: BTreeSet<&str> = runs.filter_map(|machine| machine.device.as_deref()).collect();
+    (!names.is_empty()).then(|| names.into_iter().collect::<Vec<_>>().join(", "))
+}
+
 /// Figures that only runs in real time have: medians of the runs that count, a line for each label.
 pub(in crate::lab) fn costs(records: &[Record], label: &dyn Fn(&Record) -> String) -> String {
     let mut table = Table::new(&[
@@ -53,6 +62,7 @@ pub(in crate::lab) fn costs(records: &[Record], label: &dyn Fn(&Record) -> Strin
         "resent",
         "late p99",
         "other CPU",
+        "devices",
     ]);
     for (name, runs) in labelled(records.iter(), label) {
         let valid = || runs.iter().filter(|record| record.outcome == RunOutcome::Valid);
@@ -76,6 +86,7 @@ pub(in crate::lab) fn costs(records: &[Record], label: &dyn Fn(&Record) -> Strin
                 figure(Figure::Retransmitted, 1e2, "%"),
                 late.map_or_else(dash, |late| format!("{:.2} ms", late * 1e3)),
                 foreign.map_or_else(dash, |share| format!("{:.0} %", share * 100.0)),
+                devices(runs.iter().filter_map(|record| record.real_time.as_ref())).unwrap_or_else(dash),
             ],
         );
     }
