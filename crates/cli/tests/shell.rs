@@ -64,10 +64,11 @@ fn a_client_meets_the_path_to_the_server() {
 
 #[test]
 fn the_totals_name_the_devices() {
-    for (kind, name) in [("tun", "TUN devices"), ("veth", "veth pairs")] {
+    for (kind, name, missing) in [("tun", "TUN devices", "/dev/net/tun"), ("veth", "veth pairs", "veth pair")] {
         let output = shell(&["--device", kind, "--", "true"]).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         if output.status.code() == Some(2) {
+            assert!(stderr.contains("network namespaces") || stderr.contains(missing), "{stderr}");
             assert!(stderr.contains("hint: "), "{stderr}");
             eprintln!("not tested, since this system refuses: {stderr}");
             continue;
@@ -102,6 +103,7 @@ fn without_tun_devices_there_are_veth_pairs() {
     };
     let (code, stderr) = run(&["--device", "veth"]);
     if code == Some(2) {
+        assert!(stderr.contains("network namespaces") || stderr.contains("veth pair"), "{stderr}");
         eprintln!("not tested, since this system refuses: {stderr}");
         return;
     }
