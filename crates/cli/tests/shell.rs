@@ -51,7 +51,8 @@ fn a_client_meets_the_path_to_the_server() {
     }
     let program = env!("CARGO_BIN_EXE_tiderace");
     let server = format!("exec {program} perf server --listen 10.2.0.1:4433");
-    let client = ["perf", "client", "10.2.0.1:4433", "--insecure", "--duration", "1 s", "--json"];
+    // Beside other programs a second can pass before the first round trip is known.
+    let client = ["perf", "client", "10.2.0.1:4433", "--insecure", "--duration", "3 s", "--json"];
     let output = shell(&["--server", &server, "--", program]).args(client).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
