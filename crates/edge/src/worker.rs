@@ -8,24 +8,41 @@ thread_local! {
     static NUMBER: Cell<usize> = const { Cell::new(0) };
 }
 
+/// Sockets of an older process at each address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TakenCount {
+    pub(crate) sockets: usize,
+    /// More sockets may join them.
+    pub(crate) may_grow: bool,
+}
+
 /// The number of the worker on whose thread this runs; 0 elsewhere.
 pub(crate) fn current() -> usize {
     NUMBER.get()
 }
 
 /// All workers. They end when this is dropped.
+///
+/// The number of sockets of each kind at an address is that of the workers at the first start. It never falls: in an upgrade, sockets that
+/// are closed lose what waits in them. Sockets beyond the number of workers are distributed among them.
 pub(crate) struct Workers {
     handles: Vec<Handle>,
+    sockets: usize,
     stops: Vec<oneshot::Sender<()>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Workers {
-    /// Starts `count` of them; 0 is one for each processor.
-    pub(crate) fn start(count: u8) -> io::Result<Self> {
+    /// Starts `count` of them; 0 is one for each processor. `taken` are the sockets of an older process.
+    pub(crate) fn start(count: u8, taken: Option<TakenCount>) -> io::Result<Self> {
         let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
         let count = NonZeroU8::new(count).map_or_else(cores, |count| count.get().into()).min(255);
-        let mut this = Self { handles: Vec::new(), stops: Vec::new(), threads: Vec::new() };
+        let sockets = match taken {
+            None => count,
+            Some(taken) if taken.may_grow => count.max(taken.sockets),
+            Some(taken) => taken.sockets,
+        };
+        let mut this = Self { handles: Vec::new(), sockets, stops: Vec::new(), threads: Vec::new() };
         for number in 0..count {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let (stop, stopped) = oneshot::channel::<()>();
@@ -49,6 +66,16 @@ impl Workers {
 
     pub(crate) fn handles(&self) -> &[Handle] {
         &self.handles
+    }
+
+    /// Number of sockets of each kind at an address.
+    pub(crate) fn sockets(&self) -> usize {
+        self.sockets
+    }
+
+    /// The workers that drive the sockets of an address, in their order.
+    pub(crate) fn of_sockets(&self) -> Vec<Handle> {
+        self.handles.iter().cycle().take(self.sockets).cloned().collect()
     }
 }
 

@@ -155,6 +155,7 @@ impl Driver {
 
     /// Reads available datagrams. Returns `true` if there may be more.
     fn receive(&mut self, cx: &mut Context<'_>, state: &mut State) -> bool {
+        self.take_joined(state);
         if self.reading != state.reading {
             match self.socket.set_reading(state.reading) {
                 Ok(()) => self.reading = state.reading,
@@ -286,6 +287,8 @@ impl Driver {
 // Only Linux has hand-overs.
 #[cfg(not(target_os = "linux"))]
 impl Driver {
+    fn take_joined(&mut self, _: &mut State) {}
+
     fn hand_to_siblings(&mut self, _: &mut State) {}
 
     fn receive_from_siblings(&mut self, _: &mut Context<'_>, _: &mut State) -> bool {

@@ -18,6 +18,8 @@ use transport::{
 };
 use units::Seed;
 
+#[cfg(target_os = "linux")]
+use crate::steering::EndpointSteering;
 use crate::{
     clock::Clock,
     connection::{Connecting, Connection},
@@ -27,7 +29,7 @@ use crate::{
     machines::MachineLinks,
     panics::PanicAction,
     service::{Running, ServedConnection, Service},
-    shards::{self, ShardLink, Shards},
+    shards::{self, Joined, ShardLink, Shards},
     shared::{Shared, State},
     socket::{Socket, SocketStats},
     tap::{MaybeTap, Tap},
@@ -82,6 +84,10 @@ pub struct EndpointOptions {
     /// Steering of packets to their processes by the kernel, where processes take over each other's sockets.
     #[cfg(target_os = "linux")]
     pub steering: crate::KernelSteering,
+    /// Sockets that are taken over ([`Endpoint::take_over`]) have others beside them, as the endpoint before says it
+    /// ([`Endpoint::is_among_others`]). Without its table of steering, no more sockets may join them.
+    #[cfg(target_os = "linux")]
+    pub is_among_others: bool,
     /// Action when a panic has ended a shard. The endpoint's other shards continue. The connections of the lost one end with
     /// [`CloseReason::StateLost`](transport::CloseReason::StateLost), and nothing reads its socket any more.
     pub on_panic: Option<PanicAction>,
@@ -96,8 +102,11 @@ pub struct Endpoint {
     /// Copies for a process that takes over, where there may be one.
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux hands sockets over"))]
     pub(crate) sockets: Vec<UdpSocket>,
+    /// Sockets that have joined those that were taken over.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux hands sockets over"))]
+    pub(crate) joined: Joined,
     #[cfg(target_os = "linux")]
-    pub(crate) steering: crate::steering::EndpointSteering,
+    pub(crate) steering: EndpointSteering,
 }
 
 impl Endpoint {
@@ -149,21 +158,35 @@ impl Endpoint {
         Self::assemble(vec![socket], config, options, true)
     }
 
+    /// Makes the shards. Where there are fewer sockets than shards, the last shards get copies of the first socket, to send through.
     pub(crate) fn assemble(
-        sockets: Vec<UdpSocket>,
+        mut sockets: Vec<UdpSocket>,
         config: EndpointConfig,
         options: EndpointOptions,
         reading: bool,
     ) -> io::Result<Self> {
         let EndpointOptions {
-            server, handshakes, runtimes, tap, attempts, generation, load_balancers, on_panic, ..
+            server,
+            handshakes,
+            runtimes,
+            tap,
+            attempts,
+            generation,
+            load_balancers,
+            on_panic,
+            shards,
+            ..
         } = options;
         let copies = if generation.is_some() { &sockets[..] } else { &[] };
         let copies = copies.iter().map(UdpSocket::try_clone).collect::<io::Result<_>>()?;
+        let count = u8::try_from(sockets.len()).expect("shards are counted in a byte").max(shards.count.get());
         #[cfg(target_os = "linux")]
-        let steering = crate::steering::EndpointSteering::open(options.steering, &sockets, &config, generation);
-        let tap = MaybeTap(tap);
-        let count = u8::try_from(sockets.len()).expect("shards are counted in a byte");
+        let steering =
+            EndpointSteering::open(options.steering, options.is_among_others, &sockets, count, &config, generation);
+        while sockets.len() < count.into() {
+            sockets.push(sockets[0].try_clone()?);
+        }
+        let (tap, joined) = (MaybeTap(tap), Joined::default());
         let pool = match handshakes {
             _ if server.is_none() => None,
             Handshakes::OwnPool => Some(TlsPool::default()),
@@ -171,7 +194,7 @@ impl Endpoint {
             Handshakes::InPlace => None,
         };
         let server = server.map(|server| Arc::new(share(server, count)));
-        let mut links = if count > 1 { ShardLink::all(&sockets)? } else { Vec::new() }.into_iter();
+        let mut links = if count > 1 { ShardLink::all(&sockets, &joined)? } else { Vec::new() }.into_iter();
         let clock = Clock::start();
         let local = sockets[0].local_addr()?;
         let mut this = Self {
@@ -179,6 +202,7 @@ impl Endpoint {
             local: Mutex::new(local),
             next: AtomicUsize::new(0),
             sockets: copies,
+            joined,
             #[cfg(target_os = "linux")]
             steering,
         };

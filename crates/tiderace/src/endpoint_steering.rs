@@ -15,6 +15,12 @@ impl Endpoint {
         self.steering.table.as_ref().ok().map(|table| table.as_fd())
     }
 
+    /// Returns whether sockets of older processes are, or may come to be, beside those of the endpoint, so that the place of another
+    /// socket in the kernel's order cannot be known.
+    pub fn is_among_others(&self) -> bool {
+        self.steering.is_among_others()
+    }
+
     /// Lets the kernel pass the packets of this process to sockets of its own, or no more. Another process may read the shared ones then.
     /// Without a table nothing changes: the other process forwards these packets.
     ///
@@ -30,7 +36,7 @@ impl Endpoint {
             if state.is_lost() {
                 continue;
             }
-            let own = table.own_socket(shared.shard, &self.sockets[usize::from(shared.shard)])?;
+            let own = table.own_socket(shared.shard, &self.sockets[0])?;
             own.enter()?;
             ways.push(own.way.clone());
             state.own_socket = Some(own);

@@ -20,25 +20,67 @@ impl Endpoint {
     /// Takes over the sockets of another process, one for each shard, in their order. Reads only after [`set_reading`](Self::set_reading).
     /// Must be called within a tokio runtime.
     ///
+    /// With more [`shards`](EndpointOptions::shards) than sockets, those of the last shards are missing until
+    /// [`open_missing`](Self::open_missing). With fewer, there is one shard for each socket: a socket that is closed loses the packets in it.
+    ///
     /// # Errors
-    /// When a socket cannot be prepared, or there are none or too many.
+    /// When a socket cannot be prepared, or there are none or too many, or more cannot join them.
     pub fn take_over(sockets: Vec<UdpSocket>, mut options: EndpointOptions) -> io::Result<Self> {
         if sockets.is_empty() || sockets.len() > usize::from(u8::MAX) {
             let reason = format!("{} sockets cannot be taken over\nhint: from 1 to 255 can", sockets.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
+        let is_short = sockets.len() < usize::from(options.shards.count.get());
+        if is_short && options.generation.is_none() {
+            let reason = "connection IDs do not show the process\nhint: give the endpoint a generation";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+        }
         let config = config_of(&mut options)?;
-        Self::assemble(sockets, config, options, false)
+        let this = Self::assemble(sockets, config, options, false)?;
+        if is_short && !this.steering.may_grow() {
+            let fault = this.steering_fault().unwrap_or_default();
+            let reason = format!("no more sockets can join those of older processes: {fault}");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
+        }
+        Ok(this)
+    }
+
+    /// Opens the sockets that are missing. No other process may read then: the kernel may pass packets to them at once. Does nothing if none
+    /// is missing.
+    ///
+    /// # Errors
+    /// When the system gives no socket.
+    pub fn open_missing(&self) -> io::Result<()> {
+        let Some(first) = self.sockets.first() else { return Ok(()) };
+        let missing = &self.shards[self.sockets.len()..];
+        if missing.is_empty() || self.joined.get().is_some() {
+            return Ok(());
+        }
+        let join = |shared: &Arc<crate::shared::Shared>| self.steering.join(shared.shard, first);
+        let joined = missing.iter().map(join).collect::<io::Result<Vec<_>>>()?;
+        for (shared, socket) in missing.iter().zip(&joined) {
+            let mut state = shared.lock();
+            state.joined = Some(socket.try_clone()?);
+            state.wake_driver();
+        }
+        // Nobody else sets it.
+        let _ = self.joined.set(joined);
+        Ok(())
     }
 
     /// Copies of the sockets, for another process; none without [`EndpointOptions::generation`].
-    pub fn sockets(&self) -> &[UdpSocket] {
-        &self.sockets
+    pub fn sockets(&self) -> impl Iterator<Item = &UdpSocket> + Clone {
+        self.sockets.iter().chain(self.joined.get().into_iter().flatten())
     }
 
     /// Starts or stops reading the sockets, which another process may read. When this returns after a stop, nothing is read any more.
-    /// Sending continues.
+    /// Sending continues. From a start on, the kernel spreads packets over the sockets of this endpoint.
     pub fn set_reading(&self, reading: bool) {
+        if let Some(first) = self.sockets.first().filter(|_| reading)
+            && let Err(error) = self.steering.spread(first)
+        {
+            tracing::error!("the kernel spreads packets over the sockets of another process: {error}");
+        }
         for shared in &self.shards {
             let mut state = shared.lock();
             state.reading = reading;

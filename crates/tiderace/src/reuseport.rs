@@ -10,7 +10,10 @@ use std::{
     os::fd::AsRawFd,
 };
 
+use socket2::SockRef;
 use wire::proxy;
+
+use crate::socket::grow_buffers;
 
 /// Binds `count` sockets to one address; their order is that of their numbers in the kernel's group.
 ///
@@ -43,10 +46,12 @@ pub(crate) fn join(first: &UdpSocket) -> io::Result<UdpSocket> {
     let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::DGRAM, None)?;
     if address.is_ipv6() {
         // A group has one kind of sockets.
-        socket.set_only_v6(socket2::SockRef::from(first).only_v6()?)?;
+        socket.set_only_v6(SockRef::from(first).only_v6()?)?;
     }
     set_option(first, libc::SO_REUSEPORT, &1i32)?;
     set_option(&socket, libc::SO_REUSEPORT, &1i32)?;
+    // Its first datagrams arrive before its driver has it.
+    grow_buffers(&SockRef::from(&socket));
     socket.bind(&address.into())?;
     Ok(socket.into())
 }

@@ -7,7 +7,7 @@ use std::{
     io,
     net::{SocketAddr, UdpSocket},
     num::NonZeroU8,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{Context, Poll},
 };
 
@@ -100,21 +100,25 @@ pub(crate) fn sockets(_: SocketAddr, _: Shards, _: &EndpointConfig, _: bool) -> 
     Err(io::Error::new(io::ErrorKind::Unsupported, "several shards need SO_REUSEPORT as Linux has it"))
 }
 
+/// Sockets that have joined those that were taken over, once there are any.
+pub(crate) type Joined = Arc<OnceLock<Vec<UdpSocket>>>;
+
 /// A driver's link to the shards beside it.
 pub(crate) struct ShardLink {
     inbox: mpsc::Receiver<Datagram>,
     inboxes: Arc<[mpsc::Sender<Datagram>]>,
     /// All sockets stay open while any shard works: the kernel's numbers of sockets follow from which ones are open.
     _sockets: Arc<[UdpSocket]>,
+    _joined: Joined,
 }
 
 impl ShardLink {
     /// The links of all shards.
-    pub(crate) fn all(sockets: &[UdpSocket]) -> io::Result<Vec<Self>> {
+    pub(crate) fn all(sockets: &[UdpSocket], joined: &Joined) -> io::Result<Vec<Self>> {
         let copies = sockets.iter().map(UdpSocket::try_clone).collect::<io::Result<Arc<[_]>>>()?;
         let (inboxes, receivers): (Vec<_>, Vec<_>) = sockets.iter().map(|_| mpsc::channel(INBOX)).unzip();
         let inboxes: Arc<[_]> = inboxes.into();
-        let link = |inbox| Self { inbox, inboxes: inboxes.clone(), _sockets: copies.clone() };
+        let link = |inbox| Self { inbox, inboxes: inboxes.clone(), _sockets: copies.clone(), _joined: joined.clone() };
         Ok(receivers.into_iter().map(link).collect())
     }
 

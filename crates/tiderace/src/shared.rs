@@ -72,6 +72,9 @@ pub(crate) struct State {
     /// Receiving end that the driver has yet to take.
     #[cfg(target_os = "linux")]
     pub(crate) inbox: Option<std::os::unix::net::UnixDatagram>,
+    /// Socket in place of a copy, that the driver has yet to take.
+    #[cfg(target_os = "linux")]
+    pub(crate) joined: Option<std::net::UdpSocket>,
     /// Socket of this process' own that the driver has yet to take.
     #[cfg(target_os = "linux")]
     pub(crate) own_socket: Option<crate::steering::OwnSocket>,
@@ -300,6 +303,8 @@ impl Shared {
                 links: crate::siblings::Links::default(),
                 #[cfg(target_os = "linux")]
                 inbox: None,
+                #[cfg(target_os = "linux")]
+                joined: None,
                 #[cfg(target_os = "linux")]
                 own_socket: None,
                 closed: false,

@@ -194,7 +194,7 @@ impl Socket {
 }
 
 /// Requests large buffers: first without the administrator's limit, which needs a privilege, then within it.
-fn grow_buffers(socket: &socket2::SockRef<'_>) {
+pub(crate) fn grow_buffers(socket: &socket2::SockRef<'_>) {
     if force_buffers(socket).is_err() {
         // Within the limit the kernel grants what it can; that it grants less is no error.
         let _ = socket.set_recv_buffer_size(SOCKET_BUFFER);

@@ -75,7 +75,7 @@ impl Chain {
     fn take_over(&mut self) -> usize {
         let number = u8::try_from(self.endpoints.len()).unwrap();
         let old = self.last().clone();
-        let sockets = old.sockets().iter().map(|socket| socket.try_clone().unwrap()).collect();
+        let sockets = old.sockets().map(|socket| socket.try_clone().unwrap()).collect();
         let new = Endpoint::take_over(sockets, options(self.config.clone(), number, &self.ring)).unwrap();
         let new = serve(new, number);
         self.siblings.push(Arc::new(Sibling { generation: number - 1, shards: old.open_inbox().unwrap() }));

@@ -78,7 +78,14 @@ fn render(status: &Value) -> String {
     if status["redirect_from"].as_array().is_some_and(|list| !list.is_empty()) {
         line("redirect from", list(&status["redirect_from"]));
     }
-    line("workers", number(&status["workers"]).to_string());
+    let (workers, sockets) = (number(&status["workers"]), status["sockets"].as_u64());
+    line(
+        "workers",
+        match sockets.filter(|sockets| *sockets != workers) {
+            Some(sockets) => format!("{workers}, with {sockets} UDP sockets at each address"),
+            None => workers.to_string(),
+        },
+    );
     if number(&status["worker_panics"]) > 0 {
         line("panics", format!("{} of workers: see the standard error", number(&status["worker_panics"])));
     }
@@ -186,7 +193,7 @@ mod tests {
                 {"server_id": "0a02", "address": "10.0.0.2:443", "state": "up", "forwarded": 7, "answered": 9, "received": 2},
                 {"server_id": "0a03", "address": "10.0.0.3:443", "state": "down", "forwarded": 0, "answered": 0, "received": 0},
             ],
-            "redirect_from": ["[::]:80"], "workers": 2, "worker_panics": 1, "connections": 12, "requests": {"h2": 1, "h3": 2, "http/1.1": 0},
+            "redirect_from": ["[::]:80"], "workers": 2, "sockets": 3, "worker_panics": 1, "connections": 12, "requests": {"h2": 1, "h3": 2, "http/1.1": 0},
             "memory": {"held": 3_670_016, "limit": 2_147_483_648_u64},
             "certificates": [{"certificate": "cert.pem", "days": 61.25}, {"certificate": "old.pem", "days": -1.0}, {"certificate": "acme", "days": 13.0}],
             "back_ends": [
@@ -199,6 +206,7 @@ mod tests {
         for line in [
             "configuration number 3, in use for 1 d 2 h",
             "redirect from [::]:80",
+            "workers       2, with 3 UDP sockets at each address",
             "panics        1 of workers: see the standard error",
             "process       1 (pid 17) ends its connections: 5",
             "process       2 (pid 18) serves: 12",

@@ -37,6 +37,8 @@ pub(crate) struct Fleet {
     pub(crate) certificate: Vec<u8>,
     pids: BTreeSet<u32>,
     first: Gateway,
+    /// Workers in the configuration.
+    workers: u8,
 }
 
 impl Fleet {
@@ -83,10 +85,11 @@ impl Fleet {
         std::fs::write(folder.0.join("www/large"), large()).unwrap();
         let certificate = folder.certificate("localhost").cert.der().to_vec();
         let file = folder.0.join("edge.toml");
-        configure(&file, extra, sections, 0);
+        let workers = 2;
+        configure(&file, extra, sections, 0, workers);
         let first = start(&file);
         let pids = BTreeSet::from([first.id()]);
-        Self { address: first.address, folder, file, certificate, pids, first }
+        Self { address: first.address, folder, file, certificate, pids, first, workers }
     }
 
     /// `tiderace edge upgrade`.
@@ -114,13 +117,23 @@ impl Fleet {
         stderr
     }
 
+    /// Sets the number of workers of processes that start from here on.
+    #[allow(dead_code, reason = "each test binary uses its own part")]
+    pub(crate) fn set_workers(&mut self, workers: u8) {
+        let text = std::fs::read_to_string(&self.file).unwrap();
+        let before = format!("workers = {}\n", self.workers);
+        assert!(text.contains(&before), "{text}");
+        std::fs::write(&self.file, text.replace(&before, &format!("workers = {workers}\n"))).unwrap();
+        self.workers = workers;
+    }
+
     pub(crate) fn reload(&self, number: u64, extra: &str) {
         self.reload_with(number, extra, "");
     }
 
     /// The same, with `sections` behind it.
     pub(crate) fn reload_with(&self, number: u64, extra: &str, sections: &str) {
-        configure(&self.file, extra, sections, number);
+        configure(&self.file, extra, sections, number, self.workers);
         let output = edge("reload", &self.file).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
@@ -173,7 +186,7 @@ impl Drop for Fleet {
 }
 
 /// Gives a folder, and all that is in it, to a user.
-fn give(path: &Path, user: u32) {
+pub(crate) fn give(path: &Path, user: u32) {
     std::os::unix::fs::chown(path, Some(user), Some(user)).unwrap();
     for entry in std::fs::read_dir(path).into_iter().flatten() {
         give(&entry.unwrap().path(), user);
@@ -207,9 +220,9 @@ fn is_running(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-fn configure(file: &Path, extra: &str, sections: &str, number: u64) {
+fn configure(file: &Path, extra: &str, sections: &str, number: u64, workers: u8) {
     let text = format!(
-        "listen = \"127.0.0.1:0\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\nworkers = 2\n{extra}\
+        "listen = \"127.0.0.1:0\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\nworkers = {workers}\n{extra}\
          [admin]\nsocket = \"edge.sock\"\n[limits]\nconnections = {}\nconnections-per-address = 5000\n\
          [[route]]\nfiles = \"www\"\n{sections}",
         10_000 + number

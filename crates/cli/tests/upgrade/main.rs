@@ -19,6 +19,7 @@ mod sessions;
 mod steering;
 mod tunnels;
 mod under_load;
+mod workers;
 
 use std::{
     os::unix::fs::PermissionsExt,
@@ -63,7 +64,7 @@ async fn a_program_that_cannot_take_over_changes_nothing() {
         (crash.as_str(), "exit status: 7"),
         (&killed, "signal: 11"),
         (&silent, "has not taken over within 3 s"),
-        (&other, "has version 7 to 9, and 2 to 4 is needed"),
+        (&other, "has version 7 to 9, and 2 to 5 is needed"),
         (&liar, "too large"),
         ("/nonexistent/tiderace", "cannot start /nonexistent/tiderace: No such file"),
         (env!("CARGO_MANIFEST_DIR"), "cannot start"),

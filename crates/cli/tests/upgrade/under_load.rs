@@ -88,6 +88,17 @@ struct Operations<'a> {
     reads: Reads,
     /// Most processes at the same time.
     most: usize,
+    /// Sockets of each kind at the address: as many as the process with the most workers had.
+    sockets: u8,
+}
+
+/// Workers of the process after so many upgrades: in each three one more than ever, up to six, then one, then two.
+fn workers(upgrades: u64) -> u8 {
+    match upgrades % 3 {
+        1 => 3 + (upgrades / 3).min(3) as u8,
+        2 => 1,
+        _ => 2,
+    }
 }
 
 impl Operations<'_> {
@@ -97,9 +108,11 @@ impl Operations<'_> {
         let (begun, busy) = (Instant::now(), processors());
         while upgraded < upgrades {
             self.reads.add(self.fleet, self.is_steered);
-            let (number, pid) = self.fleet.upgrade();
             upgraded += 1;
+            self.fleet.set_workers(workers(upgraded));
+            let (number, pid) = self.fleet.upgrade();
             assert_eq!(number, upgraded + 1);
+            self.check_workers(workers(upgraded));
             assert!(self.is_steered || privileges(pid) == 0, "process {number} has privileges");
             load.counters.upgrades.store(upgraded, Ordering::Relaxed);
             while reloaded * upgrades < reloads * upgraded {
@@ -124,12 +137,20 @@ impl Operations<'_> {
         self.reads.add(self.fleet, self.is_steered);
         own.iter().for_each(Load::end);
         println!("measured upgrades: {upgraded}");
+        println!("measured sockets at the end: {}", self.sockets);
         println!("measured reloads: {reloaded}");
         println!("measured processes side by side: {}", self.most);
         println!("measured seconds: {}", begun.elapsed().as_secs_f64());
         let (all, idle) = (processors().0 - busy.0, processors().1 - busy.1);
         println!("measured processors busy, %: {:.0}", 100.0 * (1.0 - idle as f64 / all as f64));
         assert!(self.most as u64 > upgrades.min(3), "{} processes side by side", self.most);
+    }
+
+    /// Asserts that the process that serves has so many workers, and a socket for each that any process has had.
+    fn check_workers(&mut self, workers: u8) {
+        let status = self.fleet.status();
+        self.sockets = self.sockets.max(workers);
+        assert_eq!((&status["workers"], &status["sockets"]), (&workers.into(), &self.sockets.into()), "{status}");
     }
 }
 
@@ -154,7 +175,8 @@ async fn lose_nothing(mut fleet: Fleet, settings: [&str; 2], is_steered: bool) {
     clients.spawn(new_connections(site.clone(), load.clone()));
     // All clients begin.
     tokio::time::sleep(load::SPACING * mix.total() as u32 + Duration::from_millis(500)).await;
-    let mut operations = Operations { fleet: &mut fleet, settings, is_steered, reads: Reads::default(), most: 0 };
+    let mut operations =
+        Operations { fleet: &mut fleet, settings, is_steered, reads: Reads::default(), most: 0, sockets: workers(0) };
     operations.run(&mut clients, &site, &load).await;
     let reads = operations.reads;
     load.end();

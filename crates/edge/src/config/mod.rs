@@ -62,7 +62,7 @@ section! {
         certificate: String = String::new(),
         /// The private key of `certificate` (PEM). Empty: the `[signer]` has it.
         key: String = String::new(),
-        /// Number of worker threads. 0: one for each processor.
+        /// Number of worker threads. 0: one for each processor. An upgrade changes it, with the sockets for them; a reload does not.
         workers: u8 = 0,
         /// Time limit of a stop: requests in progress have this time to complete.
         drain: Span = Span::secs(30),

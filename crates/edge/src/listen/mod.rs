@@ -1,6 +1,7 @@
 //! Listener: TCP with TLS for HTTP/1.1 and HTTP/2, UDP with QUIC for HTTP/3 and private protocols.
 //!
-//! Each worker has its own sockets for both, so that a connection never leaves its thread.
+//! Each worker has its own sockets for both, so that a connection never leaves its thread. After an upgrade to fewer workers one has several; after
+//! one to more of them, some share a socket for TCP.
 
 mod h2_sections;
 mod plain;
@@ -53,12 +54,21 @@ pub(crate) enum Accepting {
     Closed,
 }
 
-/// Sockets of another process for one address: one of each kind for each worker.
+/// Sockets of another process for one address: the same number of each kind.
 pub(crate) struct ListenerSockets {
     pub(crate) tcp: Vec<StdListener>,
     pub(crate) udp: Vec<UdpSocket>,
     /// Table of kernel steering, where the other process has one.
     pub(crate) steering: Option<OwnedFd>,
+    /// UDP sockets of still older processes are, or may be, beside these.
+    pub(crate) is_among_others: bool,
+}
+
+/// UDP sockets of [`ListenerSockets`].
+struct TakenUdp {
+    sockets: Vec<UdpSocket>,
+    steering: Option<OwnedFd>,
+    is_among_others: bool,
 }
 
 /// Least rate for the content of requests.
@@ -86,7 +96,7 @@ impl Listener {
     }
 
     fn try_open(address: SocketAddr, first: &Generation, shared: &Arc<Shared>, workers: &Workers) -> io::Result<Self> {
-        let sockets = tcp::sockets(address, workers.count())?;
+        let sockets = tcp::sockets(address, workers.sockets())?;
         Self::assemble(sockets, None, first, shared, workers)
     }
 
@@ -97,15 +107,20 @@ impl Listener {
         shared: &Arc<Shared>,
         workers: &Workers,
     ) -> io::Result<Self> {
-        if sockets.tcp.len() != workers.count() || sockets.udp.len() != workers.count() {
-            return Err(io::Error::other("there is not one socket of each kind for each worker"));
+        let ListenerSockets { mut tcp, udp, steering, is_among_others } = sockets;
+        if tcp.is_empty() || tcp.len() > workers.sockets() || tcp.len() != udp.len() {
+            return Err(io::Error::other("there are not the same numbers of sockets of both kinds"));
         }
-        Self::assemble(sockets.tcp, Some((sockets.udp, sockets.steering)), first, shared, workers)
+        let copies = tcp.iter().cycle().take(workers.sockets()).skip(tcp.len()).map(StdListener::try_clone);
+        let copies = copies.collect::<io::Result<Vec<_>>>()?;
+        tcp.extend(copies);
+        let udp = TakenUdp { sockets: udp, steering, is_among_others };
+        Self::assemble(tcp, Some(udp), first, shared, workers)
     }
 
     fn assemble(
         sockets: Vec<StdListener>,
-        udp: Option<(Vec<UdpSocket>, Option<OwnedFd>)>,
+        udp: Option<TakenUdp>,
         first: &Generation,
         shared: &Arc<Shared>,
         workers: &Workers,
@@ -120,21 +135,25 @@ impl Listener {
         }
         let machines = match shared.persistent.routable.current() {
             Some(_) => {
-                let link = MachineLink::new(&shared.persistent.machines, endpoint.sockets(), workers.handles())?;
+                let link = MachineLink::new(&shared.persistent.machines, endpoint.sockets(), &workers.of_sockets())?;
                 Some(Arc::new(link))
             }
             None => None,
         };
         endpoint.set_machines(machines.clone().map(|link| link as Arc<dyn MachineLinks>).as_ref());
-        let tcp = Mutex::new(sockets.iter().map(StdListener::try_clone).collect::<io::Result<_>>()?);
         let context = ListenerContext { shared: shared.clone(), local, draining: drain };
-        for (number, (socket, worker)) in sockets.into_iter().zip(workers.handles()).enumerate() {
-            let _inside = worker.enter();
-            socket.set_nonblocking(true)?;
-            worker.spawn(tcp::accept(TcpListener::from_std(socket)?, context.clone(), state.clone()));
+        for (number, worker) in workers.of_sockets().iter().enumerate() {
             worker.spawn(quic::accept(endpoint.clone(), number, context.clone(), state.clone()));
         }
-        Ok(Self { local, endpoint, pool, machines, draining, accepting, tcp })
+        // Workers without a socket of their own share one.
+        let accepting_workers = workers.handles().iter().cycle().take(workers.count().max(sockets.len()));
+        for (worker, socket) in accepting_workers.zip(sockets.iter().cycle()) {
+            let _inside = worker.enter();
+            socket.set_nonblocking(true)?;
+            let socket = TcpListener::from_std(socket.try_clone()?)?;
+            worker.spawn(tcp::accept(socket, context.clone(), state.clone()));
+        }
+        Ok(Self { local, endpoint, pool, machines, draining, accepting, tcp: Mutex::new(sockets) })
     }
 
     /// Local address, with the actual port.
@@ -187,6 +206,11 @@ impl Listener {
             let _ = self.endpoint.steer_own(false);
         }
         self.accepting.send_replace(if accepting { Accepting::Open } else { Accepting::Paused });
+    }
+
+    /// Opens the UDP sockets that are missing, when no other process reads.
+    pub(crate) fn open_missing(&self) -> io::Result<()> {
+        self.endpoint.open_missing()
     }
 
     /// Another process has taken over for good.

@@ -2,9 +2,8 @@
 
 use std::{
     io,
-    net::{SocketAddr, UdpSocket},
+    net::SocketAddr,
     num::{NonZeroU8, NonZeroUsize},
-    os::fd::OwnedFd,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -19,7 +18,7 @@ use tiderace::{
 };
 use tokio::sync::watch;
 
-use super::{Accepting, pace};
+use super::{Accepting, TakenUdp, pace};
 use crate::{
     admission::{EXCESSIVE_LOAD, Refusal},
     body::{incoming, untimed},
@@ -73,14 +72,15 @@ pub(super) fn server_config(generation: &Generation, local: SocketAddr) -> Serve
 /// Opens the UDP sockets at `local`, each driven by a worker, or takes over those of another process.
 pub(super) fn open(
     local: SocketAddr,
-    taken_over: Option<(Vec<UdpSocket>, Option<OwnedFd>)>,
+    taken_over: Option<TakenUdp>,
     first: &Generation,
     shared: &Arc<Shared>,
     workers: &Workers,
     pool: TlsPool,
 ) -> io::Result<Endpoint> {
-    let count = u8::try_from(workers.count()).ok().and_then(NonZeroU8::new).unwrap_or(NonZeroU8::MIN);
-    let (taken_over, table) = taken_over.map_or((None, None), |(sockets, table)| (Some(sockets), table));
+    let count = u8::try_from(workers.sockets()).ok().and_then(NonZeroU8::new).unwrap_or(NonZeroU8::MIN);
+    let is_among_others = taken_over.as_ref().is_some_and(|taken| taken.is_among_others);
+    let (taken_over, table) = taken_over.map_or((None, None), |taken| (Some(taken.sockets), taken.steering));
     let steering = match table {
         _ if !first.config.upgrade.kernel_steering => KernelSteering::Off,
         Some(table) => KernelSteering::Adopt(table),
@@ -94,13 +94,14 @@ pub(super) fn open(
         load_balancers: Some(shared.persistent.load_balancers.clone()),
         ring: Some(shared.persistent.ring.clone()),
         shards: Shards::new(count),
-        runtimes: workers.handles().to_vec(),
+        runtimes: workers.of_sockets(),
         handshakes: Handshakes::Pool(pool),
         config: None::<EndpointConfig>,
         memory: Some(shared.memory.process().clone()),
         tap: Some(Arc::new(ListenerTap { captures: shared.persistent.captures.clone(), local })),
         attempts: Some(shared.fallbacks.clone()),
         steering,
+        is_among_others,
         on_panic: Some({
             let panics = shared.panics.clone();
             Arc::new(move || panics.report())
@@ -132,17 +133,17 @@ fn tls_threads(workers: usize) -> NonZeroUsize {
     NonZeroUsize::MIN.saturating_add(workers + WAITING - 1)
 }
 
-/// Serves the connections of one worker until the listener is gone.
+/// Serves the connections of one shard until the listener is gone.
 pub(super) async fn accept(
     endpoint: Arc<Endpoint>,
-    worker: usize,
+    shard: usize,
     context: ListenerContext,
     mut accepting: watch::Receiver<Accepting>,
 ) {
     loop {
         // With its early data, if TLS has accepted that: the configuration may change while this waits.
         let connection = tokio::select! {
-            connection = endpoint.accept_at(worker, true) => connection,
+            connection = endpoint.accept_at(shard, true) => connection,
             // Handshakes that were in progress are let in as long as somebody holds the listener.
             closed = accepting.changed() => match closed {
                 Ok(()) => continue,

@@ -40,7 +40,7 @@ impl Drop for MachineSocket {
     }
 }
 
-/// Sockets of a worker.
+/// Sockets of a shard.
 struct Lane {
     worker: Handle,
     clients: Arc<ClientSocket>,
@@ -55,13 +55,17 @@ pub(crate) struct MachineLink {
 }
 
 impl MachineLink {
-    /// The link of a listener with these sockets, one for each worker.
-    pub(crate) fn new(all: &Arc<Machines>, sockets: &[UdpSocket], workers: &[Handle]) -> io::Result<Self> {
+    /// The link of a listener, for each socket with the worker that drives it. A socket that is still missing sends through another one.
+    pub(crate) fn new<'a>(
+        all: &Arc<Machines>,
+        sockets: impl Iterator<Item = &'a UdpSocket> + Clone,
+        workers: &[Handle],
+    ) -> io::Result<Self> {
         let lane = |(socket, worker): (&UdpSocket, &Handle)| {
             let clients = Arc::new(ClientSocket::new(socket.try_clone()?)?);
             Ok(Lane { worker: worker.clone(), clients, machines: Default::default() })
         };
-        let lanes = sockets.iter().zip(workers).map(lane).collect::<io::Result<_>>()?;
+        let lanes = sockets.cycle().zip(workers).map(lane).collect::<io::Result<_>>()?;
         let this = Self { all: all.clone(), lanes };
         this.prepare();
         Ok(this)
@@ -209,7 +213,7 @@ mod tests {
         let all = Arc::new(Machines::default());
         let here = UdpSocket::bind("127.0.0.1:0").unwrap();
         let local = here.local_addr().unwrap();
-        let link = MachineLink::new(&all, &[here], &[Handle::current()]).unwrap();
+        let link = MachineLink::new(&all, std::iter::once(&here), &[Handle::current()]).unwrap();
         let holder = Holder { server_id: "0a02".parse().unwrap(), hint: 5 };
         // Nothing is known of the machine.
         link.forward(0, holder, &datagram(100), false);

@@ -158,7 +158,7 @@ impl Process {
         for (address, listener) in listeners.iter() {
             addresses.push(*address);
             listener.tcp().iter().try_for_each(|socket| copy(socket.as_fd()))?;
-            listener.endpoint().sockets().iter().try_for_each(|socket| copy(socket.as_fd()))?;
+            listener.endpoint().sockets().try_for_each(|socket| copy(socket.as_fd()))?;
         }
         let plain: Vec<SocketAddr> = {
             let plain = self.listeners.plain();
@@ -216,7 +216,12 @@ impl Process {
             read_by_others: !self.shared.current().config.load_balancer.machines.is_empty(),
             ring: self.shared.persistent.ring.to_text(),
             configuration: self.shared.current().number + 1,
-            workers: u8::try_from(self.workers.count()).unwrap_or(u8::MAX),
+            sockets: u8::try_from(self.workers.sockets()).unwrap_or(u8::MAX),
+            alone: listeners
+                .iter()
+                .filter(|(_, listener)| !listener.endpoint().is_among_others())
+                .map(|(address, _)| *address)
+                .collect(),
             addresses,
             plain,
             admin: admin.map(|(path, _)| path.display().to_string()),

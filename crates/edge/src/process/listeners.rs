@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    io,
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -98,6 +99,17 @@ impl Listeners {
                 self.retained().insert(address, listener);
             }
         }
+    }
+
+    /// Opens the UDP sockets that are missing at addresses that were taken over, when no other process reads.
+    pub(super) fn open_missing(&self) -> Result<(), ProcessError> {
+        let open = |(address, listener): (&SocketAddr, &Listener)| {
+            listener.open_missing().map_err(|why| {
+                let why = io::Error::new(why.kind(), format!("no UDP socket for another worker: {why}"));
+                ProcessError::listen("listen", *address, why)
+            })
+        };
+        self.secure().iter().try_for_each(open)
     }
 
     /// Accepts on all of them.

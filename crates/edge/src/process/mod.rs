@@ -112,8 +112,14 @@ impl Process {
         for warning in config::certificates(&config) {
             tracing::warn!("{}", warning.message);
         }
-        let workers = Workers::start(taken.as_ref().map_or(config.workers, |taken| taken.workers));
-        let workers = workers.map_err(ProcessError::Workers)?;
+        let taken_count = taken.as_ref().map(|taken| taken.count(config.upgrade.kernel_steering));
+        let workers = Workers::start(config.workers, taken_count).map_err(ProcessError::Workers)?;
+        if workers.count() > workers.sockets() {
+            let (workers, sockets) = (workers.count(), workers.sockets());
+            tracing::warn!(
+                "{sockets} of {workers} workers have UDP sockets, until the service is restarted: more cannot join those of older processes"
+            );
+        }
         let metrics = Arc::new(Metrics::default());
         let memory = config.limits.memory.0;
         let ids = IdSettings::new(&config.load_balancer).map_err(SetupError::from)?;

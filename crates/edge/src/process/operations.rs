@@ -64,6 +64,7 @@ impl Process {
             "metrics": self.metrics_address().map(|address| address.to_string()),
             "redirect_from": self.redirecting().iter().map(ToString::to_string).collect::<Vec<_>>(),
             "workers": self.workers.count(),
+            "sockets": self.workers.sockets(),
             "worker_panics": self.shared.panics.count(),
             "connections": self.shared.admission.total(),
             "version": env!("CARGO_PKG_VERSION"),

@@ -47,6 +47,7 @@ impl Process {
         };
         channel.send(&Built::Ready(taken)).map_err(broken)?;
         let commit: Commit = channel.receive().map_err(broken)?;
+        process.listeners.open_missing()?;
         process.siblings.set_handshakes(commit.handshakes);
         *process.siblings.all() = siblings.into_iter().map(Arc::new).collect();
         process.shared.persistent.strikes.begin_after_another(keys::now());
@@ -130,8 +131,9 @@ mod tests {
             read_by_others: false,
             ring: tiderace::KeyRing::single([7; 32]).to_text(),
             configuration: 1,
-            workers: 1,
+            sockets: 1,
             addresses: Vec::new(),
+            alone: Vec::new(),
             plain: Vec::new(),
             admin: None,
             metrics: None,

@@ -13,14 +13,14 @@ use tiderace::{
 use crate::worker_panics::PanicHistory;
 
 /// Version of the hand-over protocol.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 
 /// Oldest version with which a hand-over works: it has no TUN devices.
 pub(crate) const OLDEST: u32 = 2;
 /// Version from which on TUN devices are offered.
 pub(crate) const WITH_DEVICES: u32 = 3;
-/// Version from which on tables of kernel steering are offered.
-pub(crate) const WITH_STEERING: u32 = 4;
+/// Version from which on tables of kernel steering are offered. Those of version 4 have room for one number of workers only.
+pub(crate) const WITH_STEERING: u32 = 5;
 
 /// First message of the newer process. Its form is the same in all versions.
 #[derive(Debug, Serialize, Deserialize)]
@@ -68,9 +68,15 @@ pub(crate) struct Offer {
     pub(crate) ring: String,
     /// Number of the next configuration.
     pub(crate) configuration: u64,
-    pub(crate) workers: u8,
-    /// Sockets of each address: TCP, then UDP, one for each worker.
+    /// Number of sockets of each kind at an address. Programs before version 5 have one for each worker.
+    #[serde(rename = "workers")]
+    pub(crate) sockets: u8,
+    /// Sockets of each address: TCP, then UDP.
     pub(crate) addresses: Vec<SocketAddr>,
+    /// Addresses whose UDP sockets have none of older processes beside them.
+    // Programs before version 5 do not tell.
+    #[serde(default)]
+    pub(crate) alone: Vec<SocketAddr>,
     /// Addresses of plain HTTP.
     pub(crate) plain: Vec<SocketAddr>,
     /// Path of the admin socket.

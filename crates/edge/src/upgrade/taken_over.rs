@@ -16,7 +16,7 @@ use super::{
     messages::{Offer, read_description},
     siblings::SiblingProcess,
 };
-use crate::{listen::ListenerSockets, masque::OfferedDevice, worker_panics::PanicHistory};
+use crate::{listen::ListenerSockets, masque::OfferedDevice, worker::TakenCount, worker_panics::PanicHistory};
 
 /// Sockets and state of an older process. What is left when the gateway is built stays with that process.
 pub(crate) struct TakenOver {
@@ -27,7 +27,8 @@ pub(crate) struct TakenOver {
     pub(crate) routable_before: Vec<RoutableConfig>,
     pub(crate) ring: KeyRing,
     pub(crate) configuration: u64,
-    pub(crate) workers: u8,
+    /// Number of sockets of each kind at an address.
+    pub(crate) sockets: usize,
     pub(crate) addresses: HashMap<SocketAddr, ListenerSockets>,
     pub(crate) plain: HashMap<SocketAddr, TcpListener>,
     pub(crate) admin: Option<(String, UnixListener)>,
@@ -42,12 +43,13 @@ impl TakenOver {
     pub(crate) fn new(offer: Offer, descriptors: Vec<OwnedFd>, channel: &UnixStream) -> io::Result<Self> {
         let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         let mut descriptors = descriptors.into_iter();
-        let workers = usize::from(offer.workers);
+        let sockets = usize::from(offer.sockets);
         let mut addresses = HashMap::new();
         for address in offer.addresses {
-            let tcp = descriptors.by_ref().take(workers).map(TcpListener::from).collect();
-            let udp = descriptors.by_ref().take(workers).map(UdpSocket::from).collect();
-            addresses.insert(address, ListenerSockets { tcp, udp, steering: None });
+            let tcp = descriptors.by_ref().take(sockets).map(TcpListener::from).collect();
+            let udp = descriptors.by_ref().take(sockets).map(UdpSocket::from).collect();
+            let is_among_others = !offer.alone.contains(&address);
+            addresses.insert(address, ListenerSockets { tcp, udp, steering: None, is_among_others });
         }
         let mut next = || descriptors.next().ok_or_else(|| invalid("descriptors are missing"));
         let mut plain = HashMap::new();
@@ -85,7 +87,7 @@ impl TakenOver {
             routable_before: offer.routable_before.iter().filter_map(|text| read_description(text)).collect(),
             ring: KeyRing::parse(&offer.ring).map_err(|error| invalid(&error.to_string()))?,
             configuration: offer.configuration,
-            workers: offer.workers,
+            sockets,
             addresses,
             plain,
             admin,
@@ -97,12 +99,23 @@ impl TakenOver {
     }
 }
 
+impl TakenOver {
+    /// The number of sockets at each address, and whether more may join them; not without kernel steering where there was some.
+    pub(crate) fn count(&self, is_steered: bool) -> TakenCount {
+        let may_grow = |sockets: &ListenerSockets| match sockets.steering {
+            Some(_) => is_steered,
+            None => !sockets.is_among_others,
+        };
+        TakenCount { sockets: self.sockets, may_grow: self.addresses.values().all(may_grow) }
+    }
+}
+
 impl Offer {
     /// Number of descriptors that follow.
     pub(crate) fn descriptors(&self) -> usize {
         let shards: usize = self.siblings.iter().flat_map(|sibling| &sibling.addresses).map(|(_, count)| *count).sum();
         let streams = self.siblings.len().saturating_sub(1);
-        2 * usize::from(self.workers) * self.addresses.len()
+        2 * usize::from(self.sockets) * self.addresses.len()
             + self.plain.len()
             + usize::from(self.admin.is_some())
             + usize::from(self.metrics.is_some())

@@ -238,7 +238,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn an_address_that_stays_is_the_same_back_end_and_a_failure_changes_nothing() {
-        let workers = Workers::start(1).unwrap();
+        let workers = Workers::start(1, None).unwrap();
         let metrics = Arc::new(Metrics::default());
         let mut answers = vec![Some(&[1, 2][..]); 20];
         answers.extend([Some(&[2, 3][..])].repeat(20));
@@ -279,7 +279,7 @@ mod tests {
                 tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
             }
         });
-        let workers = Workers::start(1).unwrap();
+        let workers = Workers::start(1, None).unwrap();
         let metrics = Arc::new(Metrics::default());
         let late = upstream(port, &script(&[None, Some(&[5])]), &workers, &metrics);
         let request = || Request::get("/").header("host", "www.example.org").body(full("")).unwrap();

@@ -7,10 +7,24 @@ use super::Driver;
 use crate::{
     shared::State,
     siblings::{Handed, Inbox},
+    socket::Socket,
     steering::{Steered, SteeredSocket},
 };
 
 impl Driver {
+    /// Takes a socket of the shard's own, in place of a copy of the first shard's.
+    pub(super) fn take_joined(&mut self, state: &mut State) {
+        let Some(joined) = state.joined.take() else { return };
+        match Socket::new(joined) {
+            Ok(mut socket) => {
+                (socket.stats, socket.balancers) = (self.socket.stats, self.socket.balancers.take());
+                self.socket = socket;
+                self.reading = true;
+            }
+            Err(error) => tracing::error!("cannot read a socket that has joined: {error}"),
+        }
+    }
+
     /// Hands datagrams for other processes to them.
     pub(super) fn hand_to_siblings(&mut self, state: &mut State) {
         while let Some((to, datagram)) = state.endpoint.poll_foreign() {

@@ -4,6 +4,9 @@
 //! on. The serving process reads the shared sockets. A process that hands over opens sockets of its own in the group, and enters them in
 //! the table under its generation. When they are closed, the kernel empties their places, and the packets reach the serving process again.
 //!
+//! A program knows the number of shared sockets. The process that begins to read attaches one of its own in place of that of the process
+//! before, which may have had fewer.
+//!
 //! The program needs CAP_BPF. Without it, the serving process forwards all packets of older ones
 //! ([`siblings`](crate::siblings)). It forwards as well what the program cannot know: packets with long headers.
 
@@ -24,7 +27,7 @@ use transport::{EndpointConfig, IdGeneration};
 
 use self::program::Layout;
 pub(crate) use self::socket::{Steered, SteeredSocket};
-use crate::reuseport;
+use crate::reuseport::{self, ShardPlace};
 
 /// Steering of packets to their processes by the kernel.
 #[derive(Debug, Default)]
@@ -42,7 +45,8 @@ pub enum KernelSteering {
 #[derive(Debug)]
 pub(crate) struct SteeringTable {
     table: OwnedFd,
-    layout: Layout,
+    /// Program for the number of this process' sockets.
+    program: OwnedFd,
     generation: u8,
     /// Planted fault: distance to the place where the own sockets belong.
     #[cfg(test)]
@@ -50,13 +54,15 @@ pub(crate) struct SteeringTable {
 }
 
 impl SteeringTable {
-    /// Loads the program for the group of `sockets`, the shared ones, or adopts the table of the process before.
+    /// Loads the program for the group of `sockets`, the shared ones, or adopts the table of the process before. The program is for `count`
+    /// sockets; if some are missing, it is not attached yet.
     ///
     /// # Errors
     /// The reason why there is no steering.
     pub(crate) fn open(
         steering: KernelSteering,
         sockets: &[UdpSocket],
+        count: u8,
         config: &EndpointConfig,
         generation: Option<IdGeneration>,
     ) -> Result<Arc<Self>, String> {
@@ -65,44 +71,53 @@ impl SteeringTable {
         else {
             return Err("connection IDs do not show the process in the clear".to_owned());
         };
-        let generation = generation.number;
-        let count = u8::try_from(sockets.len()).expect("shards are counted in a byte");
-        let layout = Layout { shard: (shard, config.ids.len()), generation: place, count };
-        match steering {
-            KernelSteering::Off => Err("it is not wanted".to_owned()),
-            KernelSteering::Adopt(table) => Ok(Arc::new(Self::new(table, layout, generation))),
-            KernelSteering::Load => {
-                Self::load(sockets, layout, generation).map(Arc::new).map_err(|error| match error.kind() {
-                    io::ErrorKind::PermissionDenied => "it needs CAP_BPF".to_owned(),
-                    _ => format!("the system does not take it: {error}"),
-                })
-            }
-        }
+        let layout = Layout { shard: (shard, config.ids.len()), generation: place };
+        let this = match steering {
+            KernelSteering::Off => return Err("it is not wanted".to_owned()),
+            KernelSteering::Adopt(table) => Self::new(table, layout, count, generation.number),
+            KernelSteering::Load => Self::load(sockets, layout, count, generation.number),
+        };
+        this.map(Arc::new).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => "it needs CAP_BPF".to_owned(),
+            _ => format!("the system does not take it: {error}"),
+        })
     }
 
-    fn new(table: OwnedFd, layout: Layout, generation: u8) -> Self {
-        Self {
+    fn new(table: OwnedFd, layout: Layout, count: u8, generation: u8) -> io::Result<Self> {
+        let program = bpf::load(&program::assemble(table.as_fd(), layout, count))?;
+        Ok(Self {
             table,
-            layout,
+            program,
             generation,
             #[cfg(test)]
             off: Default::default(),
-        }
+        })
     }
 
-    fn load(sockets: &[UdpSocket], layout: Layout, generation: u8) -> io::Result<Self> {
-        let table = bpf::create_table(layout.places())?;
-        let program = bpf::load(&program::assemble(table.as_fd(), layout))?;
+    fn load(sockets: &[UdpSocket], layout: Layout, count: u8, generation: u8) -> io::Result<Self> {
+        let this = Self::new(bpf::create_table(program::PLACES)?, layout, count, generation)?;
         // A socket that is alone has no group yet. The other one leaves it at once.
         let _second = match sockets {
             [alone] => Some(reuseport::join(alone)?),
             _ => None,
         };
-        for (worker, socket) in (0..layout.count).zip(sockets) {
-            bpf::put(table.as_fd(), layout.shared(worker), socket.as_fd())?;
+        for (worker, socket) in (0..count).zip(sockets) {
+            this.share(worker, socket)?;
         }
-        bpf::attach(&sockets[0], program.as_fd())?;
-        Ok(Self::new(table, layout, generation))
+        if sockets.len() == usize::from(count) {
+            this.attach(&sockets[0])?;
+        }
+        Ok(this)
+    }
+
+    /// Leads packets for a worker of the process that serves to a socket.
+    fn share(&self, worker: u8, socket: &UdpSocket) -> io::Result<()> {
+        bpf::put(self.table.as_fd(), program::shared(worker), socket.as_fd())
+    }
+
+    /// Lets the program of this process select, in place of that of another one.
+    fn attach(&self, socket: &UdpSocket) -> io::Result<()> {
+        bpf::attach(socket, self.program.as_fd())
     }
 
     /// Table, to hand on.
@@ -117,7 +132,7 @@ impl SteeringTable {
         let generation = self.generation;
         #[cfg(test)]
         let generation = generation.wrapping_add(self.off.load(std::sync::atomic::Ordering::Relaxed));
-        let place = self.layout.own(generation, worker);
+        let place = program::own(generation, worker);
         Ok(OwnSocket { socket, way: OwnWay { table: self.clone(), place } })
     }
 }
@@ -160,17 +175,57 @@ impl OwnWay {
 pub(crate) struct EndpointSteering {
     pub(crate) table: Result<Arc<SteeringTable>, String>,
     ways: Mutex<Vec<OwnWay>>,
+    /// Sockets of other processes are in the group, with a program that this endpoint cannot replace.
+    has_strangers: bool,
+    /// Byte of connection IDs that names the shard.
+    shard: Option<ShardPlace>,
+    /// Number of shared sockets, those that are still missing included.
+    count: u8,
 }
 
 impl EndpointSteering {
     pub(crate) fn open(
         steering: KernelSteering,
+        is_among_others: bool,
         sockets: &[UdpSocket],
+        count: u8,
         config: &EndpointConfig,
         generation: Option<IdGeneration>,
     ) -> Self {
-        let table = SteeringTable::open(steering, sockets, config, generation);
-        Self { table, ways: Mutex::default() }
+        let shard = config.ids.shard_place().map(|place| (place, config.ids.len()));
+        let is_steered = matches!(steering, KernelSteering::Adopt(_));
+        let table = SteeringTable::open(steering, sockets, count, config, generation);
+        let has_strangers = table.is_err() && (is_among_others || is_steered);
+        Self { table, ways: Mutex::default(), has_strangers, shard, count }
+    }
+
+    /// Returns whether sockets may join the group: the kernel finds them by a table, or by their order, which others would disturb.
+    pub(crate) fn may_grow(&self) -> bool {
+        !self.has_strangers
+    }
+
+    /// Returns whether the group has, or may get, sockets beside the shared ones.
+    pub(crate) fn is_among_others(&self) -> bool {
+        self.table.is_ok() || self.has_strangers
+    }
+
+    /// Opens a socket for a worker in the group of `first`. Packets may arrive at it at once.
+    pub(crate) fn join(&self, worker: u8, first: &UdpSocket) -> io::Result<UdpSocket> {
+        let socket = reuseport::join(first)?;
+        if let Ok(table) = &self.table {
+            table.share(worker, &socket)?;
+        }
+        Ok(socket)
+    }
+
+    /// Lets the kernel select among the shared sockets of this endpoint, whatever their number was in the process before.
+    pub(crate) fn spread(&self, first: &UdpSocket) -> io::Result<()> {
+        match &self.table {
+            Ok(table) => table.attach(first),
+            // One socket has no group.
+            Err(_) if self.has_strangers || self.count == 1 => Ok(()),
+            Err(_) => reuseport::steer(first, self.shard, self.count),
+        }
     }
 
     /// Ways to the own sockets, one for each.

@@ -40,25 +40,21 @@ pub(super) struct Layout {
     pub(super) shard: ShardPlace,
     /// Byte of the generation.
     pub(super) generation: usize,
-    /// Workers of each process.
-    pub(super) count: u8,
 }
 
-impl Layout {
-    /// Place in the table of an older process' socket.
-    pub(super) fn own(self, generation: u8, worker: u8) -> u32 {
-        u32::from(generation) * u32::from(self.count) + u32::from(worker)
-    }
+/// Places of a process in the table. There is room for all workers that a byte can name, because a later process may have more.
+const STRIDE: u32 = 256;
+/// Number of places in the table: those of all generations, and those of the process that serves.
+pub(super) const PLACES: u32 = 257 * STRIDE;
 
-    /// Place in the table of the socket that the serving process reads.
-    pub(super) fn shared(self, worker: u8) -> u32 {
-        256 * u32::from(self.count) + u32::from(worker)
-    }
+/// Place in the table of the socket that the serving process reads.
+pub(super) fn shared(worker: u8) -> u32 {
+    256 * STRIDE + u32::from(worker)
+}
 
-    /// Number of places in the table.
-    pub(super) fn places(self) -> u32 {
-        257 * u32::from(self.count)
-    }
+/// Place in the table of an older process' socket.
+pub(super) fn own(generation: u8, worker: u8) -> u32 {
+    u32::from(generation) * STRIDE + u32::from(worker)
 }
 
 /// Target of a jump.
@@ -180,9 +176,9 @@ impl Assembler {
     }
 }
 
-/// Program for a table of this layout.
-pub(super) fn assemble(table: BorrowedFd<'_>, layout: Layout) -> Vec<Instruction> {
-    let count = i32::from(layout.count);
+/// Program for a table, where the process that serves has `count` workers.
+pub(super) fn assemble(table: BorrowedFd<'_>, layout: Layout, count: u8) -> Vec<Instruction> {
+    let count = i32::from(count);
     let (place, id_len) = layout.shard;
     let id_len = i32::try_from(id_len).expect("an ID has at most 20 bytes");
     let mut a = Assembler::default();
@@ -203,7 +199,7 @@ pub(super) fn assemble(table: BorrowedFd<'_>, layout: Layout) -> Vec<Instruction
     a.if_at_least(WORKER, count, Label::ByHash);
     a.packet(1 + layout.generation, 1);
     a.byte(GENERATION, 0);
-    a.multiply(GENERATION, count);
+    a.multiply(GENERATION, STRIDE.cast_signed());
     // Adds a register.
     a.push(0x0f, GENERATION, WORKER, 0, 0);
     a.select(table, GENERATION);
@@ -241,7 +237,7 @@ pub(super) fn assemble(table: BorrowedFd<'_>, layout: Layout) -> Vec<Instruction
     a.remainder(WORKER, count);
 
     a.label(Label::Shared);
-    a.add(WORKER, 256 * count);
+    a.add(WORKER, shared(0).cast_signed());
     a.select(table, WORKER);
     a.label(Label::Pass);
     a.set(0, PASS);

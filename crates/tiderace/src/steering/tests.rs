@@ -26,6 +26,18 @@ struct Chain {
 impl Chain {
     /// `None` where the system does not permit steering.
     fn start(workers: u8) -> Option<Self> {
+        let this = Self::start_with(workers, KernelSteering::Load);
+        if let Some(fault) = this.last().steering_fault() {
+            // With the privilege, a refusal is a fault of the program.
+            assert!(fault.contains("CAP_BPF"), "{fault}");
+            println!("skipped: {fault}");
+            return None;
+        }
+        Some(this)
+    }
+
+    /// The same with, or without, steering.
+    fn start_with(workers: u8, steering: KernelSteering) -> Self {
         let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
         let cert = certified.cert.der().to_vec();
         let identity = Identity::from_der(vec![cert.clone()], certified.signing_key.serialize_der()).unwrap();
@@ -36,15 +48,9 @@ impl Chain {
         let client = ClientConfig::new(Arc::new(client), profile);
         let mut this =
             Self { server, client, workers, endpoints: Vec::new(), siblings: Vec::new(), ports: Mutex::default() };
-        let first = Endpoint::open("127.0.0.1:0".parse().unwrap(), this.options(0, KernelSteering::Load)).unwrap();
-        if let Some(fault) = first.steering_fault() {
-            // With the privilege, a refusal is a fault of the program.
-            assert!(fault.contains("CAP_BPF"), "{fault}");
-            println!("skipped: {fault}");
-            return None;
-        }
+        let first = Endpoint::open("127.0.0.1:0".parse().unwrap(), this.options(0, steering)).unwrap();
         this.endpoints.push(serve(first, 0));
-        Some(this)
+        this
     }
 
     fn options(&self, number: u8, steering: KernelSteering) -> EndpointOptions {
@@ -54,6 +60,7 @@ impl Chain {
             ring: Some(KeyRing::single([7; 32])),
             shards: Shards::new(NonZeroU8::new(self.workers).unwrap()),
             steering,
+            is_among_others: self.endpoints.last().is_some_and(|old| old.is_among_others()),
             ..EndpointOptions::default()
         }
     }
@@ -75,16 +82,32 @@ impl Chain {
         self.take_over_by(KernelSteering::Adopt(table));
     }
 
-    /// The same, by an endpoint that steers like this.
+    /// An endpoint that steers like this, on the sockets of the last one.
+    fn next(&self, steering: KernelSteering) -> io::Result<Endpoint> {
+        let sockets = self.last().sockets().map(|socket| socket.try_clone().unwrap()).collect();
+        Endpoint::take_over(sockets, self.options(u8::try_from(self.endpoints.len()).unwrap(), steering))
+    }
+
+    /// An endpoint that goes on with the steering of the last one.
+    fn successor(&self) -> Endpoint {
+        let table = self.last().steering_table().map(|table| table.try_clone_to_owned().unwrap());
+        self.next(table.map_or(KernelSteering::Off, KernelSteering::Adopt)).unwrap()
+    }
+
+    /// Another endpoint takes over, which steers like this.
     fn take_over_by(&mut self, steering: KernelSteering) {
+        let new = self.next(steering).unwrap();
+        self.continue_with(new);
+    }
+
+    fn continue_with(&mut self, new: Endpoint) {
         let number = u8::try_from(self.endpoints.len()).unwrap();
         let old = self.last().clone();
-        let sockets = old.sockets().iter().map(|socket| socket.try_clone().unwrap()).collect();
-        let new = Endpoint::take_over(sockets, self.options(number, steering)).unwrap();
         self.siblings.push(Arc::new(Sibling { generation: number - 1, shards: old.open_inbox().unwrap() }));
         old.steer_own(true).unwrap();
         old.set_reading(false);
         old.set_server_config(None);
+        new.open_missing().unwrap();
         let known = old.handshakes(100).into_iter();
         new.set_siblings(&self.siblings, known.map(|(id, shard)| (id, SiblingShard { generation: number - 1, shard })));
         new.set_reading(true);
@@ -100,6 +123,20 @@ impl Chain {
         let connecting = endpoint.connect(&self.client, to, "localhost").unwrap();
         let connection = timeout(LIMIT, connecting).await.expect("a handshake").unwrap();
         (endpoint, connection)
+    }
+
+    /// Lets clients come until each shard of the last endpoint has a connection.
+    async fn fill(&self, connections: &mut Vec<(u8, (Endpoint, Connection))>) {
+        let number = u8::try_from(self.endpoints.len() - 1).unwrap();
+        let last = self.last();
+        for _ in 0..200 {
+            connections.push((number, self.connect().await));
+            if (0..last.shards()).all(|shard| last.shard_stats(shard).0.connections > 0) {
+                return;
+            }
+        }
+        let of_each: Vec<u64> = (0..last.shards()).map(|shard| last.shard_stats(shard).0.connections).collect();
+        panic!("clients reach some shards only: {of_each:?}");
     }
 
     fn resets(&self) -> u64 {
@@ -230,4 +267,105 @@ async fn a_program_without_steering_in_between_costs_no_connection() {
         assert!(of_last.sibling_sent > 0 && of_last.sibling_dropped == 0, "{of_last:?}");
         assert!(connections.iter().all(|(_, (_, connection))| connection.close_reason().is_none()));
     }
+}
+
+/// Steering of a chain by each way that the system permits.
+fn ways() -> impl Iterator<Item = KernelSteering> {
+    let may_load = Chain::start(1).is_some();
+    [KernelSteering::Off, KernelSteering::Load].into_iter().take(1 + usize::from(may_load))
+}
+
+/// Number of UDP sockets at a port of IPv4 (proc_net_udp(5)).
+fn sockets_at(port: u16) -> usize {
+    let local = format!(":{port:04X} ");
+    let table = std::fs::read_to_string("/proc/net/udp").unwrap();
+    table.lines().filter(|line| line.split_once(": ").is_some_and(|(_, rest)| rest[8..].starts_with(&local))).count()
+}
+
+#[tokio::test]
+async fn sockets_join_and_stay_when_the_number_of_shards_changes() {
+    for steering in ways() {
+        let name = format!("{steering:?}");
+        let mut chain = Chain::start_with(1, steering);
+        let mut connections = Vec::new();
+        chain.fill(&mut connections).await;
+        for (wanted, sockets) in [(3, 3), (2, 3), (4, 4)] {
+            chain.workers = wanted;
+            let new = chain.successor();
+            chain.continue_with(new);
+            assert_eq!((chain.last().shards(), chain.last().sockets().count()), (sockets, sockets), "{name}");
+            chain.fill(&mut connections).await;
+            // With a handshake that is confirmed, packets have short headers.
+            for (of, (_, connection)) in &connections {
+                assert_eq!(ask(connection).await, *of, "{name}, {wanted} shards");
+            }
+            let before = chain.last().stats().forwarded;
+            for (of, (endpoint, connection)) in &connections {
+                endpoint.rebind(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+                assert_eq!(ask(connection).await, *of, "{name}, {wanted} shards, from another address");
+            }
+            assert_eq!(chain.last().stats().forwarded, before, "{name}: the kernel has not found the shard");
+        }
+        assert!(connections.iter().all(|(_, (_, connection))| connection.close_reason().is_none()), "{name}");
+        let sums: Vec<SocketStats> = chain.endpoints.iter().map(|endpoint| endpoint.socket_stats()).collect();
+        assert!(sums.iter().all(|sum| sum.sibling_dropped + sum.misdirected == 0), "{name}: {sums:?}");
+        assert_eq!(sums[0].steered > 0, chain.last().steering_table().is_some(), "{name}: {sums:?}");
+    }
+}
+
+#[tokio::test]
+async fn sockets_that_have_joined_and_are_gone_leave_all_packets_to_the_others() {
+    for steering in ways() {
+        let name = format!("{steering:?}");
+        let mut chain = Chain::start_with(2, steering);
+        let mut connections = Vec::new();
+        chain.fill(&mut connections).await;
+        // An older process is there.
+        let new = chain.successor();
+        chain.continue_with(new);
+        chain.fill(&mut connections).await;
+        let (old, port) = (chain.last().clone(), chain.endpoints[0].local_addr().port());
+        let before = sockets_at(port);
+        chain.workers = 7;
+        let new = chain.successor();
+        old.steer_own(true).unwrap();
+        old.set_reading(false);
+        new.open_missing().unwrap();
+        assert!(sockets_at(port) >= before + 5, "{name}");
+        // Nobody has read yet.
+        new.steering.spread(new.sockets().next().unwrap()).unwrap();
+        drop(new);
+        let begun = std::time::Instant::now();
+        while sockets_at(port) > before + 2 {
+            assert!(begun.elapsed() < LIMIT, "{name}: the sockets stay open");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        old.set_reading(true);
+        old.steer_own(false).unwrap();
+        for _ in 0..30 {
+            connections.push((1, chain.connect().await));
+        }
+        for (of, (endpoint, connection)) in &connections {
+            endpoint.rebind(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+            assert_eq!(ask(connection).await, *of, "{name}");
+        }
+        let sums: Vec<SocketStats> = chain.endpoints.iter().map(|endpoint| endpoint.socket_stats()).collect();
+        assert!(sums.iter().all(|sum| sum.misdirected == 0), "{name}: {sums:?}");
+        assert!(old.stats().forwarded == 0, "{name}: {:?}", old.stats());
+    }
+}
+
+#[tokio::test]
+async fn sockets_do_not_join_those_of_older_processes_without_their_table() {
+    let Some(mut chain) = Chain::start(2) else { return };
+    chain.take_over_by(KernelSteering::Off);
+    assert!(chain.last().is_among_others());
+    chain.workers = 3;
+    for steering in [KernelSteering::Off, KernelSteering::Load] {
+        let error = chain.next(steering).map(drop).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{error}");
+    }
+    chain.workers = 1;
+    chain.take_over_by(KernelSteering::Off);
+    assert_eq!(chain.last().shards(), 2);
 }
