@@ -95,6 +95,9 @@ impl Form<'_> {
         };
         Ok(vec![
             self.row("upgrades", "", Target::AtLeast(upgrades))?,
+            self.row("sockets at the end", "", Target::AtLeast(3.0))?.detail(
+                "each upgrade changes the number of workers: 2, 3, 1, 2, 4, 1, 2 and so on; sockets stay as many as there were workers at the most",
+            ),
             self.row("reloads", "", Target::AtLeast(reloads))?,
             self.row("processes side by side", "", Target::AtLeast(4.0))?,
             self.row("downloads through six upgrades", "", Target::AtLeast(1.0))?

@@ -125,3 +125,42 @@ impl Offer {
             + self.devices.iter().map(|device| 1 + device.processes).sum::<usize>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The count of sockets that a process has, which offers those of one address like this.
+    fn count(more: serde_json::Value, is_steered: bool) -> TakenCount {
+        let mut offer = json!({
+            "protocol": 5, "process": 2, "generation": 1, "id_key": vec![0; 16], "routable": null, "configuration": 1, "workers": 2,
+            "ring": KeyRing::single([7; 32]).to_text(), "addresses": ["127.0.0.1:443"], "plain": [], "admin": null, "metrics": null,
+            "siblings": [],
+        });
+        offer.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let offer: Offer = serde_json::from_value(offer).unwrap();
+        let descriptors = (0..offer.descriptors()).map(|_| std::fs::File::open("/dev/null").unwrap().into()).collect();
+        let taken = TakenOver::new(offer, descriptors, &UnixStream::pair().unwrap().0).unwrap();
+        assert!(taken.addresses.values().all(|sockets| (sockets.tcp.len(), sockets.udp.len()) == (2, 2)));
+        taken.count(is_steered)
+    }
+
+    #[test]
+    fn sockets_join_where_the_kernel_finds_them() {
+        let address = "127.0.0.1:443";
+        for (more, is_steered, may_grow) in [
+            (json!({"alone": [address]}), false, true),
+            (json!({"alone": [address]}), true, true),
+            (json!({"steered": [address]}), true, true),
+            (json!({"steered": [address]}), false, false),
+            (json!({"alone": ["127.0.0.1:444"]}), true, false),
+            // A program with an older version of the protocol.
+            (json!({}), true, false),
+        ] {
+            let count = count(more.clone(), is_steered);
+            assert_eq!((count.sockets, count.may_grow), (2, may_grow), "{more} {is_steered}");
+        }
+    }
+}

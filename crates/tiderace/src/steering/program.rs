@@ -239,6 +239,10 @@ pub(super) fn assemble(table: BorrowedFd<'_>, layout: Layout, count: u8) -> Vec<
     a.label(Label::Shared);
     a.add(WORKER, shared(0).cast_signed());
     a.select(table, WORKER);
+    a.if_equal(0, 0, Label::Pass);
+    // A process with more workers has ended, and the one before has yet to notice.
+    a.set(WORKER, shared(0).cast_signed());
+    a.select(table, WORKER);
     a.label(Label::Pass);
     a.set(0, PASS);
     a.push(0x95, 0, 0, 0, 0);

@@ -282,6 +282,23 @@ fn sockets_at(port: u16) -> usize {
     table.lines().filter(|line| line.split_once(": ").is_some_and(|(_, rest)| rest[8..].starts_with(&local))).count()
 }
 
+/// Sends so many datagrams of clients, and returns how many wait in the shared sockets of an endpoint, which nobody reads.
+fn waiting(endpoint: &Endpoint, count: usize) -> usize {
+    // A long header of no version.
+    let datagram = [&[0xc0, 9, 9, 9, 9, 8][..], &[7; 50]].concat();
+    for _ in 0..count {
+        UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&datagram, endpoint.local_addr()).unwrap();
+    }
+    let (mut buffer, mut found) = ([0; 2_000], 0);
+    for socket in endpoint.sockets() {
+        while let Ok(len) = socket.recv(&mut buffer) {
+            // Packets of other clients are sent again.
+            found += usize::from(buffer[..len] == datagram);
+        }
+    }
+    found
+}
+
 #[tokio::test]
 async fn sockets_join_and_stay_when_the_number_of_shards_changes() {
     for steering in ways() {
@@ -340,6 +357,7 @@ async fn sockets_that_have_joined_and_are_gone_leave_all_packets_to_the_others()
             assert!(begun.elapsed() < LIMIT, "{name}: the sockets stay open");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+        assert_eq!(waiting(&old, 40), 40, "{name}");
         old.set_reading(true);
         old.steer_own(false).unwrap();
         for _ in 0..30 {
