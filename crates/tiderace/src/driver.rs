@@ -324,7 +324,7 @@ impl Future for Driver {
             this.forget_move();
             state.endpoint.rebind(shared.clock.now(), local);
         }
-        if state.endpoint.may_rebind() {
+        if state.next.is_some() && state.endpoint.may_rebind() {
             this.begin_move(&mut state);
         }
         let mut again = std::mem::take(&mut this.deferred) && this.transmit(cx, &mut state);

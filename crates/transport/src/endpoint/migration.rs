@@ -11,7 +11,8 @@ use crate::{
 };
 
 impl Endpoint {
-    /// Returns whether the socket may be replaced: no client is in its handshake, which a server would not follow elsewhere.
+    /// Returns whether the socket may be replaced: no client is in its handshake, which a server would not follow elsewhere. Looks at every
+    /// connection.
     // RFC 9000 §9 MUST NOT-1: no migration before the handshake is confirmed.
     pub fn may_rebind(&self) -> bool {
         self.slots.iter().filter_map(|slot| slot.connection.as_deref()).all(Connection::may_rebind)
