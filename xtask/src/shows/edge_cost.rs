@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use super::{
     Context,
@@ -139,11 +139,7 @@ pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
                 let before = processor::seconds(pid)?;
                 let ended = context.commands.run("edge-cost-load", &mut command, LIMIT)?.ok()?;
                 let spent = processor::seconds(pid)? - before;
-                let said: serde_json::Value = serde_json::from_str(&ended.stdout).context("the load")?;
-                let [requests, bytes, seconds] = ["requests", "bytes", "seconds"].map(|name| said[name].as_f64());
-                let (Some(requests), Some(bytes), Some(seconds)) = (requests, bytes, seconds) else {
-                    bail!("the load said {said}")
-                };
+                let servers::Closed { requests, bytes, seconds } = servers::Closed::read(&ended.stdout)?;
                 ensure!(bytes == requests * work.size as f64, "{}: {bytes} bytes in {requests} answers", server.name);
                 // The first round fills caches.
                 if round > 0 {

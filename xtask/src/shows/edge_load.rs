@@ -69,8 +69,8 @@ enum Run {
     Closed,
     /// An open loop at the same rate for all: half of what the slowest can do.
     Open,
-    /// An open loop at four fifths of what this one can do.
-    Busy,
+    /// An open loop at half of what this one can do.
+    Half,
     Full,
     Resumed,
     H2load,
@@ -168,8 +168,8 @@ impl Turn<'_> {
         if capacity.len() == CONTENDERS.len() {
             let same = rate_of_all(capacity).to_string();
             self.load(Run::Open, "open", &[CONNECTIONS, &same, SECONDS, "1"])?;
-            let busy = (0.8 * capacity[&self.contender]).round().to_string();
-            self.load(Run::Busy, "open", &[CONNECTIONS, &busy, SECONDS, "2"])?;
+            let half = (0.5 * capacity[&self.contender]).round().to_string();
+            self.load(Run::Half, "open", &[CONNECTIONS, &half, SECONDS, "2"])?;
         }
         Ok(self.measured)
     }
@@ -249,8 +249,8 @@ fn rows(values: &Values, capacity: &BTreeMap<Contender, f64>) -> Vec<Row> {
         (Run::Open, "open loop", "p50", open.clone()),
         (Run::Open, "open loop", "p99", open),
         (
-            Run::Busy,
-            "open loop, 80 % of its own capacity",
+            Run::Half,
+            "open loop, half of its own capacity",
             "p99",
             format!("{SECONDS} s over {CONNECTIONS} connections"),
         ),

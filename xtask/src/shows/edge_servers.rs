@@ -68,6 +68,21 @@ pub(super) fn build_ours(context: &Context) -> Result<PathBuf> {
     Ok(context.commands.target().join("dist"))
 }
 
+/// Result of a closed loop, as the load says it.
+#[derive(Debug, serde::Deserialize)]
+pub(super) struct Closed {
+    pub(super) requests: f64,
+    /// Bytes of content.
+    pub(super) bytes: f64,
+    pub(super) seconds: f64,
+}
+
+impl Closed {
+    pub(super) fn read(said: &str) -> Result<Self> {
+        serde_json::from_str(said).with_context(|| format!("the load said {said:?}"))
+    }
+}
+
 /// Threads or processes of each gateway.
 fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, path::Path, process::Command, time::Duration};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use super::{
     Context,
@@ -191,7 +191,7 @@ fn run(
             command = ip.load(&built.join("examples/tunnel_load"), &certificate, direction, datagrams);
         }
         Work::Download => {
-            command.args(["h3", &site.edge_address]).arg(certificate);
+            command.args(["closed", "h3", &site.edge_address]).arg(certificate);
             command.args(["/large", "4", "1", &downloads.to_string()]);
         }
     }
@@ -204,8 +204,13 @@ fn run(
     let before = processor::seconds(pid)?;
     let ended = context.commands.run("tunnel-cost-load", &mut command, LIMIT)?.ok()?;
     let spent = processor::seconds(pid)? - before;
-    let numbers: Vec<f64> = ended.stdout.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    let [count, other, seconds] = numbers[..] else { bail!("the load said {:?}", ended.stdout) };
+    let [count, other, seconds] = if work == Work::Download {
+        let said = servers::Closed::read(&ended.stdout)?;
+        [said.requests, said.bytes, said.seconds]
+    } else {
+        let numbers: Vec<f64> = ended.stdout.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        numbers[..].try_into().ok().with_context(|| format!("the load said {:?}", ended.stdout))?
+    };
     let bytes = if work == Work::Download {
         ensure!(other == count * FILE as f64, "{other} bytes in {count} answers");
         other

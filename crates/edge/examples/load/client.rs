@@ -99,11 +99,12 @@ impl Client {
         }
     }
 
-    /// So many connections, opened some at a time. Each has carried a request: the first one does what later ones need not.
+    /// So many connections, opened some at a time. With `asks` each has carried a request: the first one does what later ones need not.
     pub(crate) async fn connect_all(
         self: &Arc<Self>,
         count: usize,
         at_a_time: usize,
+        asks: bool,
     ) -> Result<Vec<Connection>, Error> {
         let (opened, mut all) = (Arc::new(AtomicUsize::new(0)), Vec::with_capacity(count));
         let mut tasks = tokio::task::JoinSet::new();
@@ -113,7 +114,9 @@ impl Client {
                 let mut own = Vec::new();
                 while opened.fetch_add(1, Relaxed) < count {
                     let (mut connection, _) = client.connect().await?;
-                    connection.get(&client.uri).await?;
+                    if asks {
+                        connection.get(&client.uri).await?;
+                    }
                     own.push(connection);
                 }
                 Ok::<_, Error>(own)

@@ -18,7 +18,7 @@ use crate::{
 
 /// Makes the requests over so many connections, each with `parallel` in progress.
 pub(crate) async fn run(client: Arc<Client>, connections: usize, parallel: usize, requests: u64) -> Result<(), Error> {
-    let ready = client.connect_all(connections, connections).await?;
+    let ready = client.connect_all(connections, connections, false).await?;
     let begun = Instant::now();
     let sets = ready
         .iter()

@@ -30,7 +30,7 @@ pub(crate) fn arrivals(rate: f64, seconds: f64, seed: u64) -> Result<Vec<Duratio
 
 /// Makes the requests, which take turns at the connections.
 pub(crate) async fn run(client: Arc<Client>, connections: usize, arrivals: Vec<Duration>) -> Result<(), Error> {
-    let ready = client.connect_all(connections, connections).await?;
+    let ready = client.connect_all(connections, connections, true).await?;
     let begun = Instant::now() + Duration::from_millis(50);
     let planned = arrivals.len();
     // A timer of the runtime has steps of a millisecond; the system's is exact to some tens of microseconds.

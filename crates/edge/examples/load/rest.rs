@@ -24,7 +24,7 @@ pub(crate) struct Plan {
 /// Opens so many connections with a request each, lets them rest, and makes requests over all of them in turn.
 pub(crate) async fn run(client: Arc<Client>, connections: usize, plan: Plan) -> Result<(), Error> {
     let begun = Instant::now();
-    let ready = client.connect_all(connections, AT_A_TIME).await?;
+    let ready = client.connect_all(connections, AT_A_TIME, true).await?;
     say(&json!({ "open": ready.len(), "seconds": begun.elapsed().as_secs_f64() }));
     tokio::time::sleep(Duration::from_secs_f64(plan.seconds)).await;
     say(&json!({ "rested": plan.seconds }));
