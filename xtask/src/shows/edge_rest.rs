@@ -21,7 +21,7 @@ const CONNECTIONS: usize = 10_000;
 const REQUESTS: usize = 20_000;
 /// Seconds at rest: shorter than the idle timeout of QUIC, which is 30 s for all.
 const REST: f64 = 17.0;
-/// What comes of the begin is over after this time: our connections give memory back after 10 s without packets.
+/// Time after which nothing of the begin goes on any more: our connections give memory back after 10 s without packets.
 const SETTLED: Duration = Duration::from_secs(12);
 
 /// Values of the rounds.
