@@ -105,7 +105,7 @@ enum Command {
 ///
 /// With --real-time the contenders run on this machine, one after the other: our stacks over real UDP sockets, and the kernel's TCP with TLS
 /// 1.3 and HTTP/2 (kernel-cubic and kernel-bbr, unless --cc or the scenario name others; kernel-reno; settings follow in the name:
-/// kernel-cubic:http1:6 has six connections with HTTP/1.1; :fast-open, :tls1.2, :x25519, :mptcp and :buffer=SIZE are others). All meet the path of
+/// kernel-cubic:http1:6 has six connections with HTTP/1.1; :fast-open, :tls1.2, :x25519, :mptcp, :buffer=SIZE and :mss=BYTES are others). All meet the path of
 /// the scenario on an emulated network, as in `tiderace lab shell`, as root or in a user namespace. A figure that a contender cannot
 /// report is a dash. --server and --client, or `[[contenders.commands]]` of a scenario with the workload flows or bulk, add servers and clients of
 /// any kind: of these a run has completion times, exit codes, CPU time, and the bytes of the path. A run is discarded if packets were late or lost on this machine, or if other programs used much of the CPU.

@@ -59,6 +59,12 @@ fn stands_beside_our_stacks_over(device: &str) {
     let checks = report["self_test"].as_array().unwrap();
     let drops = checks.iter().find(|check| check["name"] == "nothing lost on this machine").unwrap();
     assert_eq!(drops["detail"], format!("0 packets dropped by devices ({device})"));
+    // The kernel's TCP has no simulator. Runs that do not count are not compared.
+    if report["contenders"][0]["runs"] == 1 {
+        let both = report["both_clocks"].as_array().unwrap();
+        assert_eq!((both.len(), &both[0]["contender"]), (1, &"tiderace cubic".into()));
+        assert!(both[0]["goodput"]["simulated"].as_f64().unwrap() > 0.0 && both[0]["agrees"].is_boolean(), "{both:?}");
+    }
     // The records of a machine that was too busy are there as well, and say why they do not count.
     let records = std::fs::read_dir(out).unwrap().next().unwrap().unwrap().path();
     let text = std::fs::read_to_string(records).unwrap();
@@ -91,6 +97,7 @@ fn settings_of_the_kernels_tcp_are_at_work() {
         "kernel-cubic:fast-open:tls1.2",
         "kernel-reno:mptcp:buffer=64KiB",
         "kernel-cubic:http1:fast-open:x25519",
+        "kernel-cubic:mss=1310",
     ];
     let cc = names.join(",");
     let arguments = ["lab", "run", file, "--real-time", "--accept-busy", "--cc", &cc, "--out", out];
@@ -122,6 +129,7 @@ fn settings_of_the_kernels_tcp_are_at_work() {
     assert_eq!(shown(&runs[3], "key-exchange").as_deref(), Some("x25519"));
     assert_eq!(shown(&runs[2], "mptcp").as_deref(), Some("on"));
     assert_eq!(shown(&runs[2], "buffer").as_deref(), Some("65536"));
+    assert_eq!(shown(&runs[4], "mss").as_deref(), Some("1310"));
 }
 
 #[test]

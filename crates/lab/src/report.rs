@@ -80,9 +80,34 @@ pub struct Report {
     /// The file with the records, once there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub records: Option<PathBuf>,
+    /// Contenders of runs in real time that the simulator has too, by both clocks. Empty for a report in virtual time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub both_clocks: Vec<BothClocks>,
     /// The headline figures, with the best contender of each.
     #[serde(skip)]
     board: board::Board,
+}
+
+/// One contender in real time and simulated, with the same seeds: medians over the runs that count.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BothClocks {
+    /// Name of the contender.
+    pub contender: String,
+    /// Goodput in bits per second.
+    pub goodput: ByClock,
+    /// Median RTT in seconds; `None` for a contender that does not report it.
+    pub rtt_p50: Option<ByClock>,
+    /// True if goodput and RTT differ by no more than the limits of agreement.
+    pub agrees: bool,
+}
+
+/// One figure by both clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ByClock {
+    /// Measured in real time.
+    pub real_time: f64,
+    /// Of the simulator.
+    pub simulated: f64,
 }
 
 /// Figures of one contender's runs.
@@ -176,6 +201,7 @@ impl Report {
             failures: failures.collect(),
             self_test: Vec::new(),
             records: None,
+            both_clocks: Vec::new(),
             manifest,
         }
     }

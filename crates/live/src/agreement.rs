@@ -4,6 +4,7 @@ use lab::{
     contender::Contender,
     figure::Figure,
     record::{Record, RunOutcome},
+    report::{BothClocks, ByClock},
     run::run_one,
     scenario::Scenario,
     stats::quantile::median,
@@ -48,6 +49,17 @@ impl Agreement {
     /// Median RTT in real time less the simulated one, in seconds.
     pub fn rtt_difference(&self) -> Option<f64> {
         self.rtt.map(|[real, simulated]| real - simulated)
+    }
+
+    /// The same for a report.
+    pub fn reported(&self) -> BothClocks {
+        let by_clock = |[real_time, simulated]: [f64; 2]| ByClock { real_time, simulated };
+        BothClocks {
+            contender: self.contender.clone(),
+            goodput: by_clock(self.goodput),
+            rtt_p50: self.rtt.map(by_clock),
+            agrees: self.holds(),
+        }
     }
 
     /// True if both clocks agree.

@@ -92,12 +92,14 @@ impl Contender for Kernel {
             false => format!("{} and {} bytes (stream, connection of HTTP/2)", WINDOWS.0, WINDOWS.1),
         };
         let buffer = self.recipe.send_buffer.map(|size| format!("{} bytes", size.as_bytes()));
+        let segments = self.recipe.segment_size.map(|bytes| format!("{bytes} bytes"));
         let parameters = [
             ("congestion", self.controller.to_owned()),
             ("protocol", self.recipe.protocol()),
             ("windows", windows),
             ("fast open", if self.recipe.fast_open { "on, without a cookie" } else { "off" }.to_owned()),
             ("send buffer", buffer.unwrap_or_else(|| "tuned by the kernel".to_owned())),
+            ("maximum segment size", segments.unwrap_or_else(|| "that of the device".to_owned())),
             ("offloads", "off".to_owned()),
         ];
         Identity {
@@ -118,6 +120,7 @@ impl Contender for Kernel {
             (recipe.fast_open, "fast-open", "on".to_owned()),
             (recipe.mptcp, "mptcp", "on".to_owned()),
             (recipe.send_buffer.is_some(), "buffer", recipe.send_buffer.map_or(0, |size| size.as_bytes()).to_string()),
+            (recipe.segment_size.is_some(), "mss", recipe.segment_size.unwrap_or(0).to_string()),
         ];
         let set = factors.into_iter().filter(|(is_set, ..)| *is_set);
         set.map(|(_, name, value)| Factor { name: name.to_owned(), value }).collect()
@@ -309,10 +312,11 @@ mod tests {
 
     #[test]
     fn settings_in_a_name_are_factors() {
-        let kernel = Kernel::named("kernel-cubic:6:http1:buffer=128KiB").unwrap();
-        assert_eq!(kernel.identity().name, "kernel-cubic:http1:6:buffer=128KiB");
+        let kernel = Kernel::named("kernel-cubic:6:http1:mss=1310:buffer=128KiB").unwrap();
+        assert_eq!(kernel.identity().name, "kernel-cubic:http1:6:buffer=128KiB:mss=1310");
         let factors: Vec<_> = kernel.factors().into_iter().map(|factor| (factor.name, factor.value)).collect();
-        let expected = [("congestion", "cubic"), ("http", "1.1"), ("connections", "6"), ("buffer", "131072")];
+        let expected =
+            [("congestion", "cubic"), ("http", "1.1"), ("connections", "6"), ("buffer", "131072"), ("mss", "1310")];
         assert_eq!(factors, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
         assert_eq!(
             Kernel::named("kernel-cubic:9").unwrap_err(),

@@ -6,6 +6,8 @@ use units::DataSize;
 
 /// Most parallel TCP connections of a client.
 const MOST_CONNECTIONS: u8 = 8;
+/// Maximum segment sizes that the kernel takes.
+const SEGMENT_SIZES: core::ops::RangeInclusive<u32> = 88..=32_767;
 
 /// Way in which a client and a server use the kernel's TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +26,9 @@ pub(crate) struct Recipe {
     pub(crate) mptcp: bool,
     /// Send buffer (`SO_SNDBUF`) in place of one that the kernel tunes.
     pub(crate) send_buffer: Option<DataSize>,
+    /// Maximum segment size in bytes (`TCP_MAXSEG`, RFC 9293 §3.7.1) in place of the one of the device's MTU: 40 less than the largest packet
+    /// over IPv4. The options of a segment count.
+    pub(crate) segment_size: Option<u32>,
 }
 
 impl Default for Recipe {
@@ -36,14 +41,14 @@ impl Default for Recipe {
             x25519: false,
             mptcp: false,
             send_buffer: None,
+            segment_size: None,
         }
     }
 }
 
 impl Recipe {
     /// Settings that a name may carry, for messages.
-    pub(crate) const GRAMMAR: &str =
-        "`:http1`, `:2` to `:8` (connections), `:fast-open`, `:tls1.2`, `:x25519`, `:mptcp`, `:buffer=SIZE`";
+    pub(crate) const GRAMMAR: &str = "`:http1`, `:2` to `:8` (connections), `:fast-open`, `:tls1.2`, `:x25519`, `:mptcp`, `:buffer=SIZE`, `:mss=BYTES`";
 
     /// The protocols, for people.
     pub(crate) fn protocol(self) -> String {
@@ -84,6 +89,12 @@ impl FromStr for Recipe {
                     }
                     recipe.send_buffer = Some(size);
                 }
+                Some(("mss", bytes)) => {
+                    let size = bytes.parse().ok().filter(|size| SEGMENT_SIZES.contains(size));
+                    let (least, most) = (SEGMENT_SIZES.start(), SEGMENT_SIZES.end());
+                    let error = || format!("`{part}`: a maximum segment size has {least} to {most} bytes");
+                    recipe.segment_size = Some(size.ok_or_else(error)?);
+                }
                 _ => return Err(format!("`{part}` is no setting of the kernel's TCP")),
             }
         }
@@ -107,10 +118,11 @@ impl fmt::Display for Recipe {
             write!(f, ":{}", self.connections)?;
         }
         match self.send_buffer.map(DataSize::as_bytes) {
-            Some(bytes) if bytes % 1024 == 0 => write!(f, ":buffer={}KiB", bytes / 1024),
-            Some(bytes) => write!(f, ":buffer={bytes}"),
-            None => Ok(()),
+            Some(bytes) if bytes % 1024 == 0 => write!(f, ":buffer={}KiB", bytes / 1024)?,
+            Some(bytes) => write!(f, ":buffer={bytes}")?,
+            None => {}
         }
+        self.segment_size.map_or(Ok(()), |bytes| write!(f, ":mss={bytes}"))
     }
 }
 
@@ -120,7 +132,7 @@ mod tests {
 
     #[test]
     fn names_have_one_spelling() {
-        for text in ["", ":http1:6", ":fast-open:tls1.2:x25519:mptcp:8:buffer=128KiB", ":buffer=5000"] {
+        for text in ["", ":http1:6", ":fast-open:tls1.2:x25519:mptcp:8:buffer=128KiB:mss=1310", ":buffer=5000"] {
             assert_eq!(text.parse::<Recipe>().unwrap().to_string(), text);
         }
         assert_eq!(":4:http1".parse::<Recipe>().unwrap().to_string(), ":http1:4");
@@ -139,6 +151,8 @@ mod tests {
             (":buffer=12 bananas", "buffer=12 bananas"),
             (":buffer=100", "4,608 bytes"),
             (":buffer", "`buffer` is no setting"),
+            (":mss=87", "88 to 32767 bytes"),
+            (":mss=1 kB", "`mss=1 kB`"),
         ] {
             let error = text.parse::<Recipe>().unwrap_err();
             assert!(error.contains(said), "{text}: {error}");

@@ -23,6 +23,9 @@ use crate::{
     tls::Tls,
 };
 
+/// Most bytes that the options of a TCP segment take (RFC 9293 §3.1).
+const OPTIONS: u32 = 40;
+
 /// One end of one connection.
 pub(crate) struct Seat {
     pub(crate) app: App,
@@ -132,6 +135,13 @@ impl Seat {
             // The kernel doubles what is asked for, for its own structures.
             all.push(of("buffer", (buffer / 2).to_string(), "bytes of the send buffer", buffer as u64));
         }
+        if let Some(size) = recipe.segment_size {
+            // Less what options take of a segment, such as 12 bytes for timestamps.
+            let largest = self.infos().map(|info| info.segment_size).max().unwrap_or(0);
+            let as_set = (size.saturating_sub(OPTIONS)..=size).contains(&largest);
+            let value = if as_set { size } else { largest };
+            all.push(of("mss", value.to_string(), "packets with data of at most this size (TCP_INFO)", packets));
+        }
         all
     }
 
@@ -163,6 +173,9 @@ impl Sockets {
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
         socket.set_tcp_congestion(self.controller.as_bytes())?;
+        if let Some(size) = self.recipe.segment_size {
+            socket.set_tcp_mss(size)?;
+        }
         if let Some(size) = self.recipe.send_buffer {
             let size = usize::try_from(size.as_bytes()).unwrap_or(usize::MAX);
             socket.set_send_buffer_size(size)?;

@@ -34,7 +34,7 @@ fn scenarios_for_real_time_can_be_run() {
         Kernel::check(scenario.traffic.workload).unwrap();
         count += 1;
     }
-    assert_eq!(count, 10);
+    assert_eq!(count, 12);
 }
 
 /// The machine may be busy.

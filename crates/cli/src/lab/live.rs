@@ -15,7 +15,7 @@ use lab::{
     report::Report,
     scenario::{Overrides, Programs, Scenario, Workload},
 };
-use live::{Conditions, KERNEL, Kernel, Watch, agreements, find_program, run_one, run_watched};
+use live::{Agreement, Conditions, KERNEL, Kernel, Watch, agreements, find_program, run_one, run_watched};
 use units::duration_text;
 
 use self::tables::{agreement, checks, costs};
@@ -235,6 +235,7 @@ pub(super) fn run(args: &RunArgs, mut scenario: Scenario) -> Result<ExitCode, Fa
     let compared = agreements(&scenario, &all, &records);
     let mut report = Report::new(manifest, &records);
     (report.self_test, report.records) = (checks(states(&records), args.live.accept_busy), path);
+    report.both_clocks = compared.iter().map(Agreement::reported).collect();
     print(&report, args.shown, args.json)?;
     if !args.json {
         let label = |record: &Record| record.contender.name.clone();
