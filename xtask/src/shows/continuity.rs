@@ -49,7 +49,7 @@ pub(crate) fn cases() -> Vec<Case> {
         ),
         case(
             "peers",
-            "downloads and requests lost by reloads and replaced programs: ours, nginx, HAProxy, Caddy; 20 each with --long, 3 without",
+            "downloads and requests lost by reloads and replaced programs: ours, nginx, HAProxy, Caddy; 1,000 and 100 with --long, 30 and 3 without",
             super::continuity_peers::measure,
         ),
     ]

@@ -44,6 +44,7 @@ mod laboratory;
 mod laboratory_stacks;
 mod link;
 mod live_arms;
+mod live_paths;
 mod matrices;
 mod one_way;
 mod page;

@@ -17,6 +17,7 @@ use units::{Bitrate, DataSize, Probability, Seed};
 use super::{
     Case, Context,
     command::load,
+    live_paths,
     row::{Row, Target},
     tests::binary,
 };
@@ -35,7 +36,22 @@ pub(crate) fn cases() -> Vec<Case> {
         case("loss", "packets lost behind the path against the law", |_| loss(None)),
         case("packets", "50,000 UDP packets a second", |_| packets(None)),
         case("accuracy", "the four above over TUN devices and over veth pairs, a row each", accuracy),
-        case("agreement", "both clocks agree, and planted errors are found", agreement),
+        case("agreement", "planted errors of rate and delay are found; tests of runs in real time", agreement),
+        case(
+            "presets",
+            "both clocks on presets that fit in 100 Mbit/s: goodput and RTT; four, all with --long",
+            live_paths::presets,
+        ),
+        case(
+            "cubic",
+            "our CUBIC beside the kernel's on ten paths; six seeds with --long, one without",
+            live_paths::cubic,
+        ),
+        case(
+            "mobile",
+            "`lab run okru-mobile --real-time`: the kernel's TCP with HTTP/2 beside HTTP/3, as root and as an ordinary user",
+            live_paths::mobile,
+        ),
         case(
             "probe",
             "`tiderace probe` on drawn paths: rate, RTT, loss, MTU, queue against the truth",
@@ -53,10 +69,11 @@ pub(crate) fn cases() -> Vec<Case> {
         ),
         case(
             "claims",
-            "published claims about QUIC against TCP, beside the kernel's; two of nine, or with --long all, also with 20 connections",
+            "published claims about QUIC against TCP, beside the kernel's; two of eleven, or with --long all, also with 20 connections",
             super::tcp_claims::measure,
         ),
         case("soak", "memory of both ends over an hour; six hours with --long", super::soak::measure),
+        case("bad-input", "wrong options, missing permissions, busy ports and lost peers: tests", bad_input),
         case("left-behind", "processes, namespaces and devices after every kind of end", left_behind),
     ]
 }
@@ -296,6 +313,17 @@ fn agreement(context: &Context) -> Result<Vec<Row>> {
         binary(context, "realtime-agreement", &["-p", "tiderace-live", "--test", "agreement"], limit),
         binary(context, "realtime-runs", &["-p", "tiderace-live", "--test", "runs"], limit),
     ])
+}
+
+fn bad_input(context: &Context) -> Result<Vec<Row>> {
+    let limit = Duration::from_secs(1_800);
+    let tests = |binary: &str| ["-p", "tiderace-cli", "--test", binary].map(str::to_owned);
+    let row = |name: &str| {
+        let arguments = tests(name);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        binary(context, &format!("realtime-bad-{name}"), &arguments, limit)
+    };
+    Ok(["probe", "why", "serve", "real_time", "real_time_matrix"].map(row).into())
 }
 
 fn left_behind(context: &Context) -> Result<Vec<Row>> {

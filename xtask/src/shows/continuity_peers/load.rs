@@ -9,13 +9,13 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, ensure};
 
-/// Bytes of a download: far more than any buffer on its way.
-pub(super) const LARGE: usize = 64_000_000;
+/// Bytes of a download: far more than any buffer on its way, and enough for nine minutes of pieces.
+pub(super) const LARGE: usize = 450_000_000;
 /// Bytes that a client takes in one piece, and the pause behind each.
 const PIECE: usize = 16_384;
 const PAUSE: Duration = Duration::from_millis(20);
@@ -39,6 +39,8 @@ pub(super) struct Outcome {
     pub(super) downloads_lost: u32,
     pub(super) requests: u32,
     pub(super) requests_lost: u32,
+    /// Time of the load, without the rest of the downloads.
+    pub(super) took: Duration,
 }
 
 impl Clients {
@@ -77,6 +79,7 @@ impl Clients {
 
 /// Clients at work.
 pub(super) struct Load {
+    begun: Instant,
     stop: Arc<AtomicBool>,
     downloads: Vec<JoinHandle<Result<bool>>>,
     requests: JoinHandle<Result<(u32, u32)>>,
@@ -99,18 +102,22 @@ impl Load {
             }
             Ok((all, lost))
         });
-        Self { stop, downloads, requests }
+        Self { begun: Instant::now(), stop, downloads, requests }
     }
 
     /// Lets the downloads come to their end.
     pub(super) fn finish(self) -> Result<Outcome> {
+        // One that ended before the last operation would not have met it. Those that were lost count as lost.
+        let over = self.downloads.iter().filter(|download| download.is_finished()).count();
         self.stop.store(true, Ordering::Relaxed);
-        let mut outcome = Outcome::default();
+        let mut outcome = Outcome { took: self.begun.elapsed(), ..Outcome::default() };
         let panicked = |_| anyhow!("a client panicked");
         for download in self.downloads {
             outcome.downloads += 1;
             outcome.downloads_lost += u32::from(!download.join().map_err(panicked)??);
         }
+        let lost = outcome.downloads_lost as usize;
+        ensure!(over <= lost, "{} downloads ended before the last operation: they are too short", over - lost);
         (outcome.requests, outcome.requests_lost) = self.requests.join().map_err(panicked)??;
         Ok(outcome)
     }

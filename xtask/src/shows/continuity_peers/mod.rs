@@ -25,8 +25,12 @@ use super::{
 const SMALL: usize = 1_000;
 /// Time that the build may take.
 const LIMIT: Duration = Duration::from_secs(3_600);
-/// Pause between two reloads, in which old and new processes settle.
+/// Pause before and after all operations, and while two masters of nginx settle.
 const SETTLE: Duration = Duration::from_millis(500);
+/// Pause between two reloads. Requests are made all the time, so that each reload meets some of them.
+const BETWEEN_RELOADS: Duration = Duration::from_millis(100);
+/// Pause between two upgrades, in which the processes settle.
+const BETWEEN_UPGRADES: Duration = Duration::from_millis(500);
 
 /// Gateway to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +89,7 @@ fn read_pid(file: &Path) -> Option<u32> {
 
 /// All rows.
 pub(super) fn measure(context: &Context) -> Result<Vec<Row>> {
-    let times = if context.long { 20 } else { 3 };
+    let (reloads, upgrades) = if context.long { (1_000, 100) } else { (30, 3) };
     let mut build =
         cargo(&context.root, ["build", "--locked", "--profile", "dist", "-p", "tiderace-cli", "--bin", "tiderace"]);
     context.commands.run("continuity-peers-build", &mut build, LIMIT)?.ok()?;
@@ -107,6 +111,8 @@ pub(super) fn measure(context: &Context) -> Result<Vec<Row>> {
         (Peer::Caddy, "--http3", Operation::Reload),
         (Peer::Caddy, "--http2", Operation::Reload),
     ] {
+        let times = if operation == Operation::Reload { reloads } else { upgrades };
+        eprintln!("  {} ({protocol}): {times} of {operation:?} …", peer.name());
         rows.extend(site.row(context, peer, protocol, operation, times)?);
     }
     Ok(rows)
@@ -181,8 +187,10 @@ impl Site {
         };
         let outcome = self.outcome(context, peer, protocol, operation, times);
         let outcome = outcome.with_context(|| format!("{name}, HTTP/{http}, {of}"))?;
+        let took = outcome.took.as_secs_f64();
         let row = |name: String, lost: u32, all: u32| {
-            Row::new(name, f64::from(lost), "", target).detail(format!("of {all}; {version}; {}", load()))
+            Row::new(name, f64::from(lost), "", target)
+                .detail(format!("of {all}; within {took:.0} s; {version}; {}", load()))
         };
         Ok([
             row(of_downloads, outcome.downloads_lost, outcome.downloads),
@@ -214,8 +222,10 @@ impl Site {
         let clients = Clients { program: self.own.clone(), protocol, roots: self.folder.join("cert.pem"), port };
         let load = Load::start(&clients);
         let mut newest = running.pid();
+        std::thread::sleep(SETTLE);
+        let between = if operation == Operation::Reload { BETWEEN_RELOADS } else { BETWEEN_UPGRADES };
         for _ in 0..times {
-            std::thread::sleep(SETTLE);
+            std::thread::sleep(between);
             newest = self.operate(peer, operation, newest)?;
         }
         std::thread::sleep(SETTLE);
