@@ -92,12 +92,17 @@ fn a_transfer_ends_by_itself_and_its_report_stays() {
 fn without_a_terminal_there_are_plain_lines() {
     let server = Service::perf();
     let base = ["perf", "client", server.address(), "--pin", server.fingerprint(), "--duration", "6 s", "--screen"];
-    for form in [&[][..], &["--json"]] {
+    let check = |form: &[&str]| {
         let output = run(&[&base[..], form].concat());
         assert!(output.status.success());
         let [stdout, stderr] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
         assert!(!stdout.contains('\u{1b}') && !stderr.contains('\u{1b}'), "{stdout} {stderr}");
         assert!(stderr.contains("s left  connection 1  ") && stderr.contains(" Mbit/s  RTT "), "{stderr}");
         assert!(!stdout.contains(" left"), "{stdout}");
-    }
+    };
+    std::thread::scope(|scope| {
+        for form in [&[][..], &["--json"]] {
+            scope.spawn(move || check(form));
+        }
+    });
 }

@@ -169,7 +169,7 @@ fn a_server_that_sends_a_header_and_then_nothing_is_no_blocked_udp_and_no_hang()
     // HEAD and GET: the header section alone.
     let silent = beside("why-silent-h3", |_| HEAD);
     let udp = silent.gateway.address.to_string();
-    let report = why(&site, &["--rounds", "6", "--time", "36 s", "--udp", &udp]);
+    let report = why(&site, &["--rounds", "6", "--time", "24 s", "--udp", &udp]);
     let completion = &report["diagnosis"]["completion"];
     assert_eq!(completion["outcome"]["slower"], "h3", "{report}");
     let causes: Vec<&str> =

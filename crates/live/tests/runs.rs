@@ -146,19 +146,23 @@ fn requests_flows_pages_videos_and_feeds() {
     if !permitted() {
         return;
     }
-    for (traffic, figure) in [
-        ("workload = \"requests\"\nconnections = 1\nstreams = 4\nresponse-size = \"20 kB\"", Figure::RequestRate),
-        ("workload = \"page\"\nconnections = 1", Figure::Handshake),
-        ("workload = \"video\"\nconnections = 1", Figure::VideoRate),
-        ("workload = \"feed\"\nconnections = 1", Figure::RequestRate),
-    ] {
-        let scenario = scenario(traffic);
-        for contender in everybody() {
-            let record = run_one(&scenario, contender.as_ref(), 1, CONDITIONS);
-            let seen = value(completed(&record), figure);
-            assert!(seen.is_some_and(|value| value > 0.0), "{traffic}, {}: {seen:?}", record.contender.name);
+    std::thread::scope(|scope| {
+        for (traffic, figure) in [
+            ("workload = \"requests\"\nconnections = 1\nstreams = 4\nresponse-size = \"20 kB\"", Figure::RequestRate),
+            ("workload = \"page\"\nconnections = 1", Figure::Handshake),
+            ("workload = \"video\"\nconnections = 1", Figure::VideoRate),
+            ("workload = \"feed\"\nconnections = 1", Figure::RequestRate),
+        ] {
+            scope.spawn(move || {
+                let scenario = scenario(traffic);
+                for contender in everybody() {
+                    let record = run_one(&scenario, contender.as_ref(), 1, CONDITIONS);
+                    let seen = value(completed(&record), figure);
+                    assert!(seen.is_some_and(|value| value > 0.0), "{traffic}, {}: {seen:?}", record.contender.name);
+                }
+            });
         }
-    }
+    });
 }
 
 #[test]
