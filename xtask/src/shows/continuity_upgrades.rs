@@ -56,7 +56,7 @@ impl Form<'_> {
     /// Rows that have to be zero.
     fn losses(&self) -> Result<Vec<Row>> {
         let zero = |what: &str| self.row(what, "", Target::Exactly(0.0));
-        let of_each: Vec<String> = ["Http3", "Http2", "Private", "Rebinding", "Migrating", "downloads"]
+        let of_each: Vec<String> = ["Http3", "Http2", "Private", "Qmux", "Rebinding", "Migrating", "downloads"]
             .iter()
             .map(|kind| Ok(format!("{} {kind}", self.get(&format!("connections, {kind}"))?)))
             .collect::<Result<_>>()?;

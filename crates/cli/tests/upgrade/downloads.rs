@@ -15,7 +15,8 @@ use http_body_util::BodyExt;
 use crate::{
     clients::{Site, get},
     fleet::{LARGE, large},
-    load::{Kind, Load, is_unprocessed},
+    load::{Load, is_unprocessed},
+    mix::Kind,
 };
 
 /// Upgrades during each download.

@@ -23,7 +23,8 @@ use tokio::{net::TcpListener, task::JoinSet};
 use crate::{
     clients::Site,
     fleet::{Fleet, LIMIT, signal},
-    load::{Kind, Load, hold},
+    load::{Load, hold},
+    mix::Kind,
     number,
 };
 

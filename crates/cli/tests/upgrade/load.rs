@@ -12,10 +12,10 @@ use std::{
 };
 
 use bytes::Bytes;
+use client::private::{Channel, Receiver, Sender};
 use http_body_util::Empty;
 use tiderace::{
-    ClientConfig, Connection, Endpoint, Profile, RecvStream, RustlsClient, SendStream,
-    transport::tls::rustls_backend::KeyExchange,
+    ClientConfig, Connection, Endpoint, Profile, RustlsClient, transport::tls::rustls_backend::KeyExchange,
 };
 use tokio::task::JoinSet;
 
@@ -23,70 +23,14 @@ use crate::{
     clients::{Nat, Site, get},
     fleet::LIMIT,
     initials::Initials,
+    mix::{Kind, Mix},
+    private::{self, echo, echo_apart},
 };
 
 /// Time after which a request without an answer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Time between the first handshakes of two clients.
 pub(crate) const SPACING: Duration = Duration::from_millis(10);
-/// Protocol of the streams that the gateway passes to the echo back end.
-pub(crate) const PRIVATE: &str = "echo";
-
-/// Kind of a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Http3,
-    Http2,
-    /// A stream of a private protocol, which stays open.
-    Private,
-    /// HTTP/3 behind a NAT that gives the client another port after each answer.
-    Rebinding,
-    /// HTTP/3 from another socket with each request: at once, and after the validation of the path, in turn.
-    Migrating,
-}
-
-/// Numbers of connections of each kind.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Mix {
-    held: [(Kind, u64); 5],
-    /// Downloads at the same time, over HTTP/3 and HTTP/2 in turn.
-    pub(crate) downloads: u64,
-}
-
-impl Mix {
-    /// Shares of `total` connections: a tenth rebinds, a tenth migrates, a fifth has the private protocol, an eighth HTTP/2, a twentieth
-    /// are downloads. The others have HTTP/3.
-    pub(crate) fn of(total: u64) -> Self {
-        assert!(total >= 8, "{total} connections are too few for all kinds");
-        let share = |part: u64, least: u64| (total / part).max(least);
-        let (moving, downloads, others) = (share(10, 1), share(20, 2), [share(8, 1), share(5, 1)]);
-        let rest = total - 2 * moving - downloads - others[0] - others[1];
-        let held = [
-            (Kind::Http3, rest),
-            (Kind::Http2, others[0]),
-            (Kind::Private, others[1]),
-            (Kind::Rebinding, moving),
-            (Kind::Migrating, moving),
-        ];
-        Self { held, downloads }
-    }
-
-    pub(crate) fn total(&self) -> u64 {
-        self.downloads + self.held.iter().map(|(_, count)| count).sum::<u64>()
-    }
-
-    /// Kinds of all held connections.
-    fn kinds(&self) -> impl Iterator<Item = Kind> + use<> {
-        self.held.into_iter().flat_map(|(kind, count)| (0..count).map(move |_| kind))
-    }
-
-    pub(crate) fn print(&self) {
-        for (kind, count) in self.held {
-            println!("measured connections, {kind:?}: {count}");
-        }
-        println!("measured connections, downloads: {}", self.downloads);
-    }
-}
 
 /// Clients that stop when they are asked to, and their counters.
 #[derive(Clone)]
@@ -220,7 +164,8 @@ pub(crate) struct Quic {
 enum Requests {
     Http3(Quic),
     Http2(hyper::client::conn::http2::SendRequest<Empty<Bytes>>),
-    Private { endpoint: Endpoint, connection: Connection, halves: (SendStream, RecvStream) },
+    Private { endpoint: Endpoint, connection: Connection, halves: (Sender, Receiver) },
+    Qmux { channel: Channel, halves: (Sender, Receiver) },
 }
 
 /// Client of the load.
@@ -260,9 +205,15 @@ impl Client {
                 Requests::Http2(site.h2().await)
             }
             Kind::Private => {
-                let (endpoint, connection) = load.connect(&by, PRIVATE).await?;
-                let halves = connection.open_bi().await.map_err(|reason| format!("{reason:?}"))?;
-                Requests::Private { endpoint, connection, halves }
+                let (endpoint, connection) = load.connect(&by, private::QUIC).await?;
+                let (send, recv) = connection.open_bi().await.map_err(|reason| format!("{reason:?}"))?;
+                Requests::Private { endpoint, connection, halves: (Sender::Quic(send), Receiver::Quic(recv)) }
+            }
+            Kind::Qmux => {
+                let channel = private::over_tcp(site).await?;
+                count(&load.counters.opened);
+                let halves = channel.open_bi().await.map_err(|ended| ended.to_string())?;
+                Requests::Qmux { channel, halves }
             }
             _ => Requests::Http3(load.http3(&by).await?),
         };
@@ -279,7 +230,11 @@ impl Client {
                 Err(error) if is_unprocessed(&error) => return Err(Unanswered::Replaced),
                 Err(error) => return Err(Unanswered::Failed(format!("{error:?}"))),
             },
-            Requests::Private { halves: (send, recv), .. } => echo(send, recv, number).await?,
+            // A connection that drains lets its streams end, and takes no new ones.
+            Requests::Qmux { channel, .. } if number % 2 == 0 => echo_apart(channel, number).await?,
+            Requests::Private { halves: (send, recv), .. } | Requests::Qmux { halves: (send, recv), .. } => {
+                echo(send, recv, number).await?;
+            }
             Requests::Http3(quic) => {
                 let (endpoint, connection) = (&quic.endpoint, &quic.connection);
                 let request = async { small(quic.h3.send(get("small")).await?).await.map_err(Unanswered::Failed) };
@@ -300,16 +255,21 @@ impl Client {
 
     /// Closes the connection. Returns the reason why it has ended before.
     async fn close(self) -> Option<String> {
-        let (Requests::Http3(Quic { connection, endpoint, .. }) | Requests::Private { connection, endpoint, .. }) =
-            &self.requests
-        else {
-            return None;
-        };
-        let reason = connection.close_reason().map(|reason| format!("{reason:?}"));
-        connection.close(0, b"");
-        // The NAT passes the close on.
-        endpoint.wait_idle().await;
-        reason
+        match &self.requests {
+            Requests::Http2(_) => None,
+            Requests::Qmux { channel, .. } => {
+                let reason = private::close_reason(channel);
+                channel.close(0, "").await;
+                reason
+            }
+            Requests::Http3(Quic { connection, endpoint, .. }) | Requests::Private { connection, endpoint, .. } => {
+                let reason = connection.close_reason().map(|reason| format!("{reason:?}"));
+                connection.close(0, b"");
+                // The NAT passes the close on.
+                endpoint.wait_idle().await;
+                reason
+            }
+        }
     }
 
     /// Makes requests until the load stops, or this many upgrades have come about.
@@ -342,17 +302,6 @@ async fn migrate(load: &Load, endpoint: &Endpoint, connection: &Connection, numb
         _ => endpoint.rebind(socket).is_ok(),
     };
     count(if has_moved { &load.counters.migrations } else { &load.counters.not_validated });
-}
-
-/// Sends a number over a stream that stays open, and awaits it.
-async fn echo(send: &mut SendStream, recv: &mut RecvStream, number: u64) -> Result<(), String> {
-    send.write_all(&number.to_be_bytes()).await.map_err(|error| error.to_string())?;
-    let mut heard = Vec::new();
-    while heard.len() < 8 {
-        let part = recv.read_chunk(8 - heard.len()).await.map_err(|error| error.to_string())?;
-        heard.extend(part.ok_or("the stream has ended")?);
-    }
-    if heard == number.to_be_bytes() { Ok(()) } else { Err(format!("{heard:?} came back")) }
 }
 
 /// Reads the content of the small file.

@@ -12,6 +12,8 @@ mod gateway;
 mod initials;
 mod killed;
 mod load;
+mod mix;
+mod private;
 mod ring;
 #[path = "../scratch/mod.rs"]
 mod scratch;
@@ -29,7 +31,8 @@ use std::{
 
 use clients::{Site, content, get};
 use fleet::{Fleet, LIMIT, signal};
-use load::{Kind, Load, hold};
+use load::{Load, hold};
+use mix::Kind;
 use tokio::task::JoinSet;
 
 /// Number in the environment, or another one.

@@ -12,9 +12,9 @@ use crate::{
     clients::{Site, content, get1},
     downloads::{self, Downloads},
     fleet::{Fleet, privileges},
-    load::{self, Kind, Load, Mix, PRIVATE},
-    number,
-    sessions::echo_tcp,
+    load::{self, Load},
+    mix::{Kind, Mix},
+    number, private,
 };
 
 /// Older processes that have a connection of their own, beside the first one.
@@ -205,14 +205,9 @@ async fn lose_nothing(mut fleet: Fleet, settings: [&str; 2], is_steered: bool) {
     }
 }
 
-/// Section for the private protocol.
-async fn private() -> String {
-    format!("[[stream]]\nalpn = \"{PRIVATE}\"\nto = \"tcp://{}\"\n", echo_tcp().await)
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn upgrades_under_load_lose_nothing_with_kernel_steering() {
-    let private = private().await;
+    let private = private::section().await;
     let fleet = Fleet::with("load", "", &private);
     let steering = fleet.status()["kernel_steering"].clone();
     if steering["on"] != true {
@@ -224,7 +219,7 @@ async fn upgrades_under_load_lose_nothing_with_kernel_steering() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn upgrades_under_load_lose_nothing_without_privilege() {
-    let (upgrade, private) = ("[upgrade]\nkernel-steering = false\n", private().await);
+    let (upgrade, private) = ("[upgrade]\nkernel-steering = false\n", private::section().await);
     let fleet = Fleet::unprivileged("load-unprivileged", upgrade, &private);
     lose_nothing(fleet, [upgrade, &private], false).await;
 }

@@ -8,7 +8,8 @@ use crate::{
     clients::{Nat, Site, content, get, get1},
     fleet::{Fleet, LIMIT, give, signal},
     gateway::edge,
-    load::{Kind, Load, hold},
+    load::{Load, hold},
+    mix::Kind,
     scratch::Scratch,
     script,
 };
