@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 
 mod clients;
+mod committed;
 mod downloads;
 mod fleet;
 mod forms;
