@@ -27,7 +27,7 @@ pub(crate) fn private(path: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{PermissionsExt, chown};
 
     use super::*;
 
@@ -41,6 +41,12 @@ mod tests {
         for (mode, good) in [(0o750, true), (0o755, true), (0o770, false), (0o1777, false), (0o702, false)] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             assert_eq!(private(&path).is_ok(), good, "{mode:o}");
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+        // Only root may give a folder away.
+        if chown(&path, Some(65_534), None).is_ok() {
+            let refused = private(&path).unwrap_err().to_string();
+            assert!(refused.contains("another user owns it"), "{refused}");
         }
     }
 }
