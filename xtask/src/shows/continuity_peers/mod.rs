@@ -6,6 +6,7 @@
 mod load;
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
@@ -111,11 +112,26 @@ pub(super) fn measure(context: &Context) -> Result<Vec<Row>> {
         (Peer::Caddy, "--http3", Operation::Reload),
         (Peer::Caddy, "--http2", Operation::Reload),
     ] {
-        let times = if operation == Operation::Reload { reloads } else { upgrades };
-        eprintln!("  {} ({protocol}): {times} of {operation:?} …", peer.name());
+        let times = match (peer, operation) {
+            (_, Operation::Reload) => reloads,
+            // A second one is ignored until the connections of the first process have ended.
+            (Peer::Nginx, Operation::Upgrade) => 1,
+            (_, Operation::Upgrade) => upgrades,
+        };
+        eprintln!("  {}, {}: {times} {} …", peer.name(), protocol.trim_start_matches("--"), operation.name());
         rows.extend(site.row(context, peer, protocol, operation, times)?);
     }
     Ok(rows)
+}
+
+impl Operation {
+    /// Name of several.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Reload => "reloads",
+            Self::Upgrade => "replacements of the program",
+        }
+    }
 }
 
 impl Peer {
@@ -171,12 +187,7 @@ impl Site {
         operation: Operation,
         times: u32,
     ) -> Result<[Row; 2]> {
-        // A second one is ignored until the connections of the first process have ended.
-        let times = if (peer, operation) == (Peer::Nginx, Operation::Upgrade) { 1 } else { times };
-        let (what, of) = match operation {
-            Operation::Reload => ("reloads", "reload"),
-            Operation::Upgrade => ("replacements of the program", "replacement"),
-        };
+        let what = operation.name();
         let http = protocol.trim_start_matches("--http");
         let (name, target) = (peer.name(), if peer == Peer::Own { Target::Exactly(0.0) } else { Target::Printed });
         let of_downloads = format!("downloads lost, {name}, HTTP/{http}, {times} {what}");
@@ -186,7 +197,7 @@ impl Site {
             return Ok([of_downloads, of_requests].map(|name| Row::absent(&name, &why)));
         };
         let outcome = self.outcome(context, peer, protocol, operation, times);
-        let outcome = outcome.with_context(|| format!("{name}, HTTP/{http}, {of}"))?;
+        let outcome = outcome.with_context(|| format!("{name}, HTTP/{http}, {what}"))?;
         let took = outcome.took.as_secs_f64();
         let row = |name: String, lost: u32, all: u32| {
             Row::new(name, f64::from(lost), "", target)
@@ -276,9 +287,9 @@ impl Site {
                 let pid = text.split_once("(PID ").and_then(|(_, rest)| rest.split_once(')')?.0.parse().ok());
                 return pid.context("no process ID");
             }
-            (Peer::Nginx, Operation::Reload) => signal(pid, "HUP")?,
+            (Peer::Nginx, Operation::Reload) => signal_for_worker(pid, "HUP")?,
             (Peer::Nginx, Operation::Upgrade) => return self.replace_nginx(pid),
-            (Peer::HaProxy, Operation::Reload) => signal(pid, "USR2")?,
+            (Peer::HaProxy, Operation::Reload) => signal_for_worker(pid, "USR2")?,
             (Peer::Caddy, Operation::Reload) => {
                 let caddy = self.caddy.as_ref().context("Caddy was not built")?;
                 let mut command = Command::new(caddy);
@@ -314,6 +325,22 @@ fn absolute(program: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.exists());
     found.with_context(|| format!("there is no {program}"))
+}
+
+/// Signals a master, and waits until it has started another worker: signals that come sooner than that count as one.
+fn signal_for_worker(pid: u32, name: &str) -> Result<()> {
+    let workers = || -> Result<BTreeSet<u32>> {
+        let file = format!("/proc/{pid}/task/{pid}/children");
+        let text = std::fs::read_to_string(&file).with_context(|| format!("read {file}"))?;
+        Ok(text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
+    };
+    let (before, begun) = (workers()?, Instant::now());
+    signal(pid, name)?;
+    while workers()?.is_subset(&before) {
+        ensure!(begun.elapsed() < Duration::from_secs(30), "no new worker");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 fn signal(pid: u32, name: &str) -> Result<()> {
