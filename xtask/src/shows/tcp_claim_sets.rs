@@ -179,9 +179,18 @@ const fn twenty(scenario: &'static str) -> Set {
 
 /// Sets that run one after another, beside those of the other lanes: they take little of a CPU.
 pub(super) const LANES: [&[Set]; 3] = [
-    &[own("api"), own("feed"), twenty("video"), twenty("blocking"), twenty("proxy")],
-    &[own("setup"), own("video"), own("losses"), twenty("feed"), twenty("buffer"), twenty("mtu")],
-    &[own("buffer"), own("uploads"), own("blocking"), own("mtu"), own("proxy"), twenty("api"), twenty("uploads")],
+    &[own("api"), own("feed"), twenty("video"), twenty("buffer")],
+    &[own("setup"), own("video"), own("losses"), twenty("feed"), twenty("mtu"), twenty("blocking")],
+    &[
+        own("buffer"),
+        own("uploads"),
+        own("blocking"),
+        own("mtu"),
+        own("proxy"),
+        twenty("api"),
+        twenty("uploads"),
+        twenty("proxy"),
+    ],
 ];
 /// Sets that run alone, because CPU time is compared.
 pub(super) const ALONE: &[Set] = &[own("home"), twenty("home")];
@@ -246,9 +255,9 @@ mod tests {
     }
 
     #[test]
-    fn all_sets_take_less_than_fifty_minutes() {
+    fn all_sets_take_less_than_an_hour() {
         let of = |sets: &[Set]| sets.iter().map(|set| takes(*set)).sum::<Duration>();
         let together = LANES.iter().map(|lane| of(lane)).max().unwrap() + of(ALONE);
-        assert!(together < Duration::from_secs(50 * 60), "{together:?}");
+        assert!(together < Duration::from_secs(60 * 60), "{together:?}");
     }
 }

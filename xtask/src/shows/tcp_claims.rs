@@ -16,7 +16,7 @@ use super::{
 /// A scenario takes some minutes.
 const LIMIT: Duration = Duration::from_secs(1_800);
 
-/// Runs the scenarios: two short ones, or with `--long` all, with their own connections and with 20, which takes 50 minutes.
+/// Runs the scenarios: two short ones, or with `--long` all, with their own connections and with 20, which takes an hour.
 pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     let program = program(context)?;
     let wanted = |set: &&Set| context.long || (["setup", "buffer"].contains(&set.scenario) && !set.is_twenty);
