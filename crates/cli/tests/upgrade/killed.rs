@@ -75,6 +75,8 @@ struct Visitor {
     client: Client,
     route: Route,
     host: String,
+    /// Requests without an answer, and new connections: why, and after what time.
+    seen: Mutex<Vec<String>>,
 }
 
 impl Visitor {
@@ -86,14 +88,21 @@ impl Visitor {
             ..Settings::default()
         });
         let route = Route { only: Some(Leg::Quic), udp: Some(relay), fresh: false };
-        Self { client: client.unwrap(), route, host: format!("https://localhost:{port}") }
+        Self { client: client.unwrap(), route, host: format!("https://localhost:{port}"), seen: Mutex::default() }
     }
 
     /// Whether the answer came over a new connection; `None` when there was none.
     async fn ask(&self, method: Method, path: &str, number: u64) -> Option<bool> {
         let request = Request::builder().method(method).uri(format!("{}/{path}", self.host)).header(NUMBER, number);
         let request = request.body(Empty::<Bytes>::new()).unwrap();
-        let fetched = tokio::time::timeout(PATIENCE, self.client.send(request, &self.route)).await.ok()?.ok()?;
+        let begun = Instant::now();
+        let note = |what: String| self.seen.lock().unwrap().push(format!("{path}, {:?}: {what}", begun.elapsed()));
+        let sent = tokio::time::timeout(PATIENCE, self.client.send(request, &self.route)).await;
+        let fetched = sent.inspect_err(|_| note("no answer".to_owned())).ok()?;
+        let fetched = fetched.inspect_err(|error| note(error.to_string())).ok()?;
+        if !fetched.reused {
+            note("a new connection".to_owned());
+        }
         assert_eq!(fetched.response.status(), 200, "{path}");
         fetched.response.into_body().collect().await.ok()?;
         Some(!fetched.reused)
@@ -160,7 +169,8 @@ async fn clients_of_a_process_that_is_killed_are_served_again_and_no_post_arrive
         }
         // Any longer pause has the same effect: all have their connection at the old process.
         tokio::time::sleep(Duration::from_millis(300)).await;
-        assert!(served.try_join_next().is_none(), "a client has left the old process before its end");
+        let seen = || readers.iter().map(|visitor| visitor.seen.lock().unwrap().clone()).collect::<Vec<_>>();
+        assert!(served.try_join_next().is_none(), "a client has left the old process before its end: {:?}", seen());
         let (posted, killed) = (numbers.load(Ordering::Relaxed), Instant::now());
         signal(fleet.first_id(), "KILL");
         while let Some(at) = served.join_next().await {
