@@ -1,7 +1,7 @@
 //! Connections that outlive the program or change their machine's surroundings: upgrades and reloads under load, the cost of packets between
 //! processes, and several machines behind load balancers. Runs the tests that do it, in full, and reads what they have measured.
 
-use std::time::Duration;
+use std::{process::Command, time::Duration};
 
 use anyhow::{Result, ensure};
 
@@ -11,6 +11,9 @@ use super::{
     hardening::{field, lines},
     row::{Row, Target},
 };
+
+/// A build takes some minutes.
+const LIMIT: Duration = Duration::from_secs(3_600);
 
 /// The cases in their order.
 pub(crate) fn cases() -> Vec<Case> {
@@ -36,7 +39,11 @@ pub(crate) fn cases() -> Vec<Case> {
             "signers at 50 ms and at 5 s, gone and wrong: what handshakes and open connections notice",
             super::continuity_faults::signer,
         ),
-        case("forwarding", "processor time of a packet for another process, beside one that is not", forwarding),
+        case(
+            "forwarding",
+            "processor time of a packet for another process or worker, beside one that is not",
+            forwarding,
+        ),
         case(
             "machines",
             "machines behind two load balancers, and without one: added, drained, killed, reached by mistake; the cost of a datagram",
@@ -131,6 +138,31 @@ pub(super) fn failures(ended: &Ended, what: &str) -> Row {
 }
 
 fn forwarding(context: &Context) -> Result<Vec<Row>> {
+    let mut rows = to_another_process(context)?;
+    rows.extend(to_another_worker(context)?);
+    Ok(rows)
+}
+
+/// Uploads whose packets arrive at the socket of another worker (a shard of the endpoint), beside those that do not.
+fn to_another_worker(context: &Context) -> Result<Vec<Row>> {
+    let build = ["build", "--locked", "--profile", "dist", "-p", "tiderace", "--example", "other_shard"];
+    context.commands.run("continuity-shards-build", &mut cargo(&context.root, build), LIMIT)?.ok()?;
+    let mut command = Command::new(context.commands.target().join("dist/examples/other_shard"));
+    let rounds = if context.long { "15" } else { "7" };
+    let ended = context.commands.run("continuity-shards", command.arg(rounds), LIMIT)?.ok()?;
+    let lines = ended.stdout.lines().map(serde_json::from_str).collect::<Result<Vec<serde_json::Value>, _>>()?;
+    let all = |name: &str| lines.iter().filter_map(|line| line[name].as_f64()).collect::<Vec<f64>>();
+    Ok(vec![
+        Row::median("a packet forwarded between workers / one that is not", &all("ratio"), "", Target::AtMost(1.5)).detail(format!(
+            "uploads of 200 MB over one connection, without steering by the kernel; processor time of the threads of a server with two shards; {}",
+            load()
+        )),
+        Row::median("a packet at its own worker", &all("own_ns"), "ns", Target::Printed),
+        Row::median("a packet that another worker reads", &all("other_ns"), "ns", Target::Printed),
+    ])
+}
+
+fn to_another_process(context: &Context) -> Result<Vec<Row>> {
     let settings = [("EDGE_ROUNDS", "7"), ("EDGE_UPLOAD", "200000000")];
     let ended = test(context, "continuity-forwarding", "another_process_costs", &settings)?;
     let row = |what: &str, of: &str, unit: &str, target| {
