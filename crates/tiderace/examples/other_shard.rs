@@ -1,8 +1,8 @@
 //! Processor time of packets that arrive at the socket of another shard, beside that of packets which do not.
 //!
 //! ```sh
-//! cargo run --profile dist -p tiderace --example other_shard             # 7 rounds of 200 MB
-//! cargo run --profile dist -p tiderace --example other_shard -- 3 50000000
+//! cargo run --profile dist -p tiderace --example other_shard             # 25 rounds of 800 MB
+//! cargo run --profile dist -p tiderace --example other_shard -- 5 200000000
 //! ```
 //!
 //! A server has two shards, each on a thread of its own, and leaves the choice of the socket to the kernel's hash, as systems without steering
@@ -41,7 +41,7 @@ fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let mut number = |default: u64| arguments.next().map_or(Ok(default), |text| text.parse::<u64>());
     let hint = "hint: the number of rounds, and bytes of an upload";
-    let (rounds, bytes) = (number(7).context(hint)?, number(200_000_000).context(hint)?);
+    let (rounds, bytes) = (number(25).context(hint)?, number(800_000_000).context(hint)?);
     let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
     let cert = certified.cert.der().to_vec();
     let identity = Identity::from_der(vec![cert.clone()], certified.signing_key.serialize_der())?;
