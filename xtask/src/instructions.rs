@@ -85,7 +85,7 @@ impl BesideIdle {
     }
 }
 
-/// What `--json` prints.
+/// Document that `--json` prints.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     #[serde(flatten)]

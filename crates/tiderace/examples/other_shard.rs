@@ -30,7 +30,7 @@ const MOST_OF_A_READ: u64 = 64;
 /// Bytes with which a port is tried, and the window opens again.
 const TRY: u64 = 20_000_000;
 
-/// Where the packets of an upload arrived.
+/// Socket at which the packets of an upload arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arrival {
     OwnShard,
@@ -93,7 +93,7 @@ fn server_time() -> Result<u64> {
     Ok(sum)
 }
 
-/// Where packets arrived, of which so many reads were forwarded: none, or all. `None` where it was both, as in a change of the port.
+/// Arrival of packets of which so many reads were forwarded: none, or all. `None` where it was both, as in a change of the port.
 fn arrival(packets: u64, forwarded: u64) -> Option<Arrival> {
     match forwarded {
         0 => Some(Arrival::OwnShard),
