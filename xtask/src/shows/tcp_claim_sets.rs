@@ -38,7 +38,7 @@ pub(super) const CLAIMS: [Claim; 10] = [
             ratio("request_p99", CUBIC, KERNEL),
             ratio("request_p99", AUTO, KERNEL),
         ],
-        twenty: Some(&["--duration", "12 s"]),
+        twenty: Some(&["--duration", "16 s"]),
     },
     Claim {
         scenario: "feed",
