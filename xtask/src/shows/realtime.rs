@@ -317,12 +317,8 @@ fn agreement(context: &Context) -> Result<Vec<Row>> {
 
 fn bad_input(context: &Context) -> Result<Vec<Row>> {
     let limit = Duration::from_secs(1_800);
-    let tests = |binary: &str| ["-p", "tiderace-cli", "--test", binary].map(str::to_owned);
-    let row = |name: &str| {
-        let arguments = tests(name);
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        binary(context, &format!("realtime-bad-{name}"), &arguments, limit)
-    };
+    let row =
+        |name: &str| binary(context, &format!("realtime-bad-{name}"), &["-p", "tiderace-cli", "--test", name], limit);
     Ok(["probe", "why", "serve", "real_time", "real_time_matrix"].map(row).into())
 }
 
