@@ -17,7 +17,13 @@ use crate::{
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_udp_requests_go_over_tcp_until_quic_works() {
     let made = certified();
-    let tcp = Secure::start_at("127.0.0.1:0".parse().unwrap(), &made, &[b"h2", b"http/1.1"]).await;
+    // Nobody reads this UDP socket, which keeps the port for the origin that comes later.
+    let (tcp, unread) = loop {
+        let tcp = Secure::start_at("127.0.0.1:0".parse().unwrap(), &made, &[b"h2", b"http/1.1"]).await;
+        if let Ok(unread) = std::net::UdpSocket::bind(tcp.address) {
+            break (tcp, unread);
+        }
+    };
     let config = route(tcp.address, "connect-timeout = \"1 s\"");
     let (site, _roots) = gateway("h3-blocked", &tcp.certificate, &config);
     let (_endpoint, mut h3) = site.h3().await;
@@ -39,6 +45,7 @@ async fn without_udp_requests_go_over_tcp_until_quic_works() {
         assert!(said.contains("\"content\":7") && said.contains("HTTP/2.0"), "{said}");
     }
     assert_eq!(back_end(&site, "protocol"), "h2");
+    drop(unread);
     let origin = Origin::start_at(tcp.address, &made, Profile::default(), mirror).await;
     // Requests bring it back, and none of them fails.
     let begun = std::time::Instant::now();
@@ -61,14 +68,7 @@ async fn without_udp_requests_go_over_tcp_until_quic_works() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_that_fails_is_a_bad_gateway_over_both() {
     let (made, other) = (certified(), certified());
-    // The port is kept over TCP from the begin, which refuses until it listens: somebody else's could be in the way later.
-    let (origin, reserved) = loop {
-        let origin = Origin::start_at("127.0.0.1:0".parse().unwrap(), &made, Profile::default(), mirror).await;
-        let reserved = tokio::net::TcpSocket::new_v4().unwrap();
-        if reserved.bind(origin.address).is_ok() {
-            break (origin, reserved);
-        }
-    };
+    let (origin, reserved) = Origin::start_beside_tcp(&made, mirror).await;
     let (site, _roots) = gateway("h3-certificate", &other.cert.pem(), &route(origin.address, ""));
     let mut h1 = site.h1().await;
     assert_eq!(within(h1.send_request(get1("/"))).await.unwrap().status(), 502);

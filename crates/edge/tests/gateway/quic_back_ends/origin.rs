@@ -12,7 +12,7 @@ use std::{
 use h3_quic::server::{self, RequestBody};
 use http::{Request, Response};
 use tiderace::{Connection, Endpoint, Identity, Profile, RecvStream, RustlsServer, SendStream, ServerConfig};
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{net::TcpSocket, sync::watch, task::JoinHandle};
 
 use crate::site::{Body, Directory, Site};
 
@@ -108,6 +108,26 @@ impl Origin {
             }
         });
         Self { address, certificate: made.cert.pem(), accepted, resumed, drains, endpoint, task }
+    }
+
+    /// One beside a socket for TCP that has the same port, and refuses connections until it listens: a port that is free for UDP may be
+    /// somebody else's for TCP, and may become so later.
+    pub(crate) async fn start_beside_tcp<S, F>(
+        made: &rcgen::CertifiedKey<rcgen::KeyPair>,
+        service: S,
+    ) -> (Self, TcpSocket)
+    where
+        S: Fn(Request<RequestBody>, usize) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Response<Body>> + Send + 'static,
+    {
+        loop {
+            let origin =
+                Self::start_at("127.0.0.1:0".parse().unwrap(), made, Profile::default(), service.clone()).await;
+            let reserved = TcpSocket::new_v4().unwrap();
+            if reserved.bind(origin.address).is_ok() {
+                return (origin, reserved);
+            }
+        }
     }
 
     /// Announces the end of all connections.

@@ -205,12 +205,12 @@ async fn datagrams_go_as_datagrams_or_as_capsules() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_supported_over_quic_goes_over_tcp() {
     let made = super::origin::certified();
-    let tcp = Secure::start_at("127.0.0.1:0".parse().unwrap(), &made, &[b"h2", b"http/1.1"]).await;
     let refuse = async |request: Request<RequestBody>, _| {
         let status = if request.method() == Method::CONNECT { 501 } else { 200 };
         Response::builder().status(status).body(full("")).unwrap()
     };
-    let origin = Origin::start_at(tcp.address, &made, Profile::default(), refuse).await;
+    let (origin, tcp) = Origin::start_beside_tcp(&made, refuse).await;
+    let tcp = Secure::start_on(tcp.listen(16).unwrap(), &made, &[b"h2", b"http/1.1"]);
     let (site, _roots) = gateway("quic-websocket-tcp", &tcp.certificate, &route(tcp.address, ""));
     let mut response = within(site.h1().await.send_request(upgrade("websocket"))).await.unwrap();
     assert_eq!(response.status(), 101);
@@ -221,7 +221,7 @@ async fn what_is_not_supported_over_quic_goes_over_tcp() {
     within(stream.read_exact(&mut bytes)).await.unwrap();
     assert_eq!(&bytes, b"ping");
     // Without TCP it is a bad gateway, and the log says why.
-    let alone = Origin::start(refuse).await;
+    let (alone, _refuses) = Origin::start_beside_tcp(&made, refuse).await;
     let (site, _roots) = gateway("quic-websocket-alone", &alone.certificate, &route(alone.address, ""));
     assert_eq!(within(site.h1().await.send_request(upgrade("websocket"))).await.unwrap().status(), 502);
     let log = || crate::site::read(&site.directory.0.join("access.log"));
