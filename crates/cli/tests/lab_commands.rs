@@ -151,8 +151,9 @@ fn failures_are_named() {
         ("true; exit 3", "true", "the server of `x` has ended with code 3 before it listened"),
         ("echo busy; exec sleep 600", "true", "does not listen on port 10000 within 10 s"),
         (
-            "timeout -s KILL 1 python3 -m http.server {port}",
-            "exec sleep 600",
+            "python3 -c \"import http.server as h, os; h.BaseHTTPRequestHandler.do_GET = lambda _: os.kill(os.getpid(), 9); \
+             h.HTTPServer(('', {port}), h.BaseHTTPRequestHandler).serve_forever()\"; exit $?",
+            "python3 -c \"import urllib.request as u; u.urlopen('http://{server}:{port}/')\"; exec sleep 600",
             "the server of `x` has ended with code 137 during the run",
         ),
     ] {
