@@ -26,6 +26,10 @@ pub struct SocketStats {
     pub send_calls: u64,
     /// System calls that received data.
     pub receive_calls: u64,
+    /// Reads of these calls: one datagram each, or several of one size from one address (GRO).
+    pub reads: u64,
+    /// Datagrams in the reads.
+    pub datagrams: u64,
     /// Times that the socket had no room for data to send.
     pub send_blocked: u64,
     /// Datagrams for another shard whose queue was full.
@@ -52,6 +56,8 @@ impl std::ops::AddAssign for SocketStats {
     fn add_assign(&mut self, other: Self) {
         self.send_calls += other.send_calls;
         self.receive_calls += other.receive_calls;
+        self.reads += other.reads;
+        self.datagrams += other.datagrams;
         self.send_blocked += other.send_blocked;
         self.forwards_dropped += other.forwards_dropped;
         self.sibling_sent += other.sibling_sent;
@@ -151,6 +157,8 @@ impl Socket {
             if meta.len == 0 {
                 continue;
             }
+            self.stats.reads += 1;
+            self.stats.datagrams += meta.len.div_ceil(meta.stride.max(1)) as u64;
             let datagram = Datagram {
                 remote: meta.addr,
                 local: meta.dst_ip,
@@ -272,6 +280,27 @@ mod tests {
         };
         assert_eq!(result, 0, "{}", io::Error::last_os_error());
         value
+    }
+
+    #[tokio::test]
+    async fn each_datagram_of_a_read_counts() {
+        let mut receiver = Socket::new(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+        let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = receiver.watched.socket().local_addr().unwrap();
+        let state = UdpSocketState::new(UdpSockRef::from(&sender)).unwrap();
+        let (contents, clock) = ([7; 350], Clock::start());
+        // Loopback delivers such a batch in one read, where the kernel has GSO and GRO.
+        let segment_size = (state.max_gso_segments() >= 4).then_some(100);
+        let batch = quinn_udp::Transmit { destination: to, ecn: None, contents: &contents, segment_size, src_ip: None };
+        state.try_send(UdpSockRef::from(&sender), &batch).unwrap();
+        sender.send_to(&[7; 100], to).unwrap();
+        let (mut bytes, mut reads) = (0, 0);
+        while bytes < 450 {
+            let read = std::future::poll_fn(|cx| receiver.poll_recv(cx, &clock, |_, _, _| reads += 1));
+            bytes += read.await.unwrap();
+        }
+        let datagrams = if segment_size.is_some() { 5 } else { 2 };
+        assert_eq!((receiver.stats.datagrams, receiver.stats.reads), (datagrams, reads));
     }
 
     // RFC 8899 §3 MUST-1; RFC 8899 §4.5 MUST-1

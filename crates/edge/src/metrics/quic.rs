@@ -16,6 +16,7 @@ pub(crate) struct QuicMetrics {
     pub(crate) path_changes: Counter,
     pub(crate) packets: Family<DirectionLabels, Counter>,
     pub(crate) endpoint: Family<ReasonLabel, Gauge<f64, AtomicU64>>,
+    pub(crate) received: Family<ReasonLabel, Gauge<f64, AtomicU64>>,
     pub(crate) versions: Family<VersionLabel, Counter>,
     pub(crate) repair: Family<ReasonLabel, Counter>,
 }
@@ -51,6 +52,12 @@ impl QuicMetrics {
                 registry,
                 "quic_endpoint",
                 "Events of QUIC endpoints outside of connections, since the start",
+                Family::default()
+            ),
+            received: figure!(
+                registry,
+                "quic_received",
+                "Datagrams that UDP sockets have received since the start (datagrams), in so many reads of one or of several (reads)",
                 Family::default()
             ),
             versions: figure!(registry, "quic_versions", "QUIC connections by version", Family::default()),

@@ -68,6 +68,9 @@ impl Process {
         }
         metrics.kernel_steering.set(i64::from(self.steering_fault().is_none()));
         let sum = self.socket_stats();
+        for (reason, count) in [("datagrams", sum.datagrams), ("reads", sum.reads)] {
+            self.shared.metrics.quic.received.get_or_create(&ReasonLabel { reason }).set(count as f64);
+        }
         for (reason, count) in [
             ("sent", sum.sibling_sent),
             ("no-room", sum.sibling_dropped),

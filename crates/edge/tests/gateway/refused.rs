@@ -124,6 +124,9 @@ async fn no_more_handshakes_than_none_is_always_a_retry() {
         // A first flight of two datagrams may get one for each.
         let sent = site.figure("tiderace_edge_quic_endpoint{reason=\"retries\"}");
         assert!(retries.contains(&sent), "{setting}: {sent}");
+        let [datagrams, reads] = ["datagrams", "reads"]
+            .map(|what| site.figure(&format!("tiderace_edge_quic_received{{reason=\"{what}\"}}")));
+        assert!(datagrams >= reads && reads >= 6.0, "{setting}: {datagrams} in {reads} reads, of three connections");
     }
 }
 
