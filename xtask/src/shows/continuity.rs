@@ -40,6 +40,11 @@ pub(crate) fn cases() -> Vec<Case> {
             super::continuity_faults::signer,
         ),
         case(
+            "signer-gain",
+            "full handshakes per core of a gateway with its keys at a signer, beside keys of its own: RSA-2048 and ECDSA P-256, HTTP/3 and HTTP/2",
+            super::signer_gain::measure,
+        ),
+        case(
             "forwarding",
             "processor time of a packet for another process or worker, beside one that is not",
             forwarding,

@@ -84,7 +84,7 @@ impl Closed {
 }
 
 /// Threads or processes of each gateway.
-fn workers() -> usize {
+pub(super) fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
@@ -103,16 +103,26 @@ pub(super) fn wait(port: u16) -> Result<()> {
     Ok(())
 }
 
-/// Certificate and key for `localhost`, and files of so many bytes in `www`.
-pub(super) fn site(scratch: &Path, files: &[(&str, usize)]) -> Result<()> {
+/// Kind of a key for [`certificate`]: ECDSA with P-256.
+pub(super) const P256: &[&str] = &["ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
+
+/// Certificate for `localhost`, with a key of this kind, as `openssl req -newkey` takes it.
+pub(super) fn certificate(folder: &Path, key: &[&str]) -> Result<()> {
     let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30"])
-        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"])
+        .args(["req", "-x509", "-newkey"])
+        .args(key)
+        .args(["-nodes", "-days", "30", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"])
         .args(["-addext", "basicConstraints=critical,CA:FALSE", "-keyout", "key.pem", "-out", "cert.pem"])
-        .current_dir(scratch)
+        .current_dir(folder)
         .output()
         .context("cannot start openssl")?;
     ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    Ok(())
+}
+
+/// Certificate and key for `localhost`, and files of so many bytes in `www`.
+pub(super) fn site(scratch: &Path, files: &[(&str, usize)]) -> Result<()> {
+    certificate(scratch, P256)?;
     let www = scratch.join("www");
     std::fs::create_dir_all(&www)?;
     for (name, size) in files {

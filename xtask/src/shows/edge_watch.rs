@@ -37,7 +37,7 @@ const QUIET: [&str; 11] = [
 ];
 
 /// Asks over HTTP; gives the body.
-fn ask(port: u16, path: &str) -> Result<String> {
+pub(super) fn ask(port: u16, path: &str) -> Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
     write!(stream, "GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n")?;

@@ -58,6 +58,7 @@ mod realtime;
 mod regret;
 mod relay;
 mod row;
+mod signer_gain;
 mod soak;
 mod speed;
 mod speed_shards;
