@@ -68,6 +68,14 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Returns whether this process may open sockets beside `socket` ([`open_missing`](Self::open_missing)): the kernel asks for the same user.
+    ///
+    /// # Errors
+    /// When the system gives no socket to compare with.
+    pub fn may_join(socket: &UdpSocket) -> io::Result<bool> {
+        crate::reuseport::may_join(socket)
+    }
+
     /// Copies of the sockets, for another process; none without [`EndpointOptions::generation`].
     pub fn sockets(&self) -> impl Iterator<Item = &UdpSocket> + Clone {
         self.sockets.iter().chain(self.joined.get().into_iter().flatten())

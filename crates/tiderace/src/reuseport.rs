@@ -5,9 +5,13 @@
 //! byte, such as a client's first packet, are spread by the hash.
 
 use std::{
+    fs::File,
     io,
     net::{SocketAddr, UdpSocket},
-    os::fd::AsRawFd,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
 };
 
 use socket2::SockRef;
@@ -54,6 +58,14 @@ pub(crate) fn join(first: &UdpSocket) -> io::Result<UdpSocket> {
     grow_buffers(&SockRef::from(&socket));
     socket.bind(&address.into())?;
     Ok(socket.into())
+}
+
+/// Returns whether sockets of this process may join the group of `first`. The kernel asks for the same user, who owns a socket from when it was
+/// made, by another process perhaps.
+pub(crate) fn may_join(first: &UdpSocket) -> io::Result<bool> {
+    let own = socket2::Socket::new(socket2::Domain::for_address(first.local_addr()?), socket2::Type::DGRAM, None)?;
+    let owner = |socket: OwnedFd| File::from(socket).metadata().map(|metadata| metadata.uid());
+    Ok(owner(own.into())? == owner(first.try_clone()?.into())?)
 }
 
 /// Byte of connection IDs that names the shard: its index, and the length of the IDs.

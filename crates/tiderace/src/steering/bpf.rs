@@ -10,6 +10,8 @@ use std::{
 const LICENCE: &CStr = c"MIT OR Apache-2.0";
 /// SO_ATTACH_REUSEPORT_EBPF, which is the same on all architectures of ours.
 const ATTACH: libc::c_int = libc::SO_ATTACH_REUSEPORT_EBPF;
+/// SO_DETACH_REUSEPORT_BPF, likewise.
+const DETACH: libc::c_int = libc::SO_DETACH_REUSEPORT_BPF;
 
 const MAP_CREATE: libc::c_int = 0;
 const MAP_UPDATE: libc::c_int = 2;
@@ -115,4 +117,9 @@ pub(super) fn load(program: &[Instruction]) -> io::Result<OwnedFd> {
 /// Lets a program select the socket of each datagram for the group that `socket` is in.
 pub(super) fn attach(socket: &impl AsRawFd, program: BorrowedFd<'_>) -> io::Result<()> {
     crate::reuseport::set_option(socket, ATTACH, &program.as_raw_fd())
+}
+
+/// Leaves the choice of socket in the group that `socket` is in to the kernel's hash.
+pub(super) fn detach(socket: &impl AsRawFd) -> io::Result<()> {
+    crate::reuseport::set_option(socket, DETACH, &0i32)
 }

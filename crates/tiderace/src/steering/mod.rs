@@ -7,6 +7,8 @@
 //! A program knows the number of shared sockets. The process that begins to read attaches one of its own in place of that of the process
 //! before, which may have had fewer.
 //!
+//! Sockets that outlive all processes, such as those of a service manager, keep the program of the last one. The next process replaces it.
+//!
 //! The program needs CAP_BPF. Without it, the serving process forwards all packets of older ones
 //! ([`siblings`](crate::siblings)). It forwards as well what the program cannot know: packets with long headers.
 
@@ -21,6 +23,7 @@ use std::{
     net::UdpSocket,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use transport::{EndpointConfig, IdGeneration};
@@ -28,6 +31,9 @@ use transport::{EndpointConfig, IdGeneration};
 use self::program::Layout;
 pub(crate) use self::socket::{Steered, SteeredSocket};
 use crate::reuseport::{self, ShardPlace};
+
+/// Time limit for the kernel to release the table of a program that is detached; it takes some 20 ms.
+const RELEASE: Duration = Duration::from_secs(2);
 
 /// Steering of packets to their processes by the kernel.
 #[derive(Debug, Default)]
@@ -61,6 +67,7 @@ impl SteeringTable {
     /// The reason why there is no steering.
     pub(crate) fn open(
         steering: KernelSteering,
+        is_among_others: bool,
         sockets: &[UdpSocket],
         count: u8,
         config: &EndpointConfig,
@@ -72,10 +79,14 @@ impl SteeringTable {
             return Err("connection IDs do not show the process in the clear".to_owned());
         };
         let layout = Layout { shard: (shard, config.ids.len()), generation: place };
+        if !matches!(steering, KernelSteering::Off) && reuseport::may_join(&sockets[0]).is_ok_and(|may| !may) {
+            // A process that hands over needs sockets of its own in the group.
+            return Err("another user has opened the sockets".to_owned());
+        }
         let this = match steering {
             KernelSteering::Off => return Err("it is not wanted".to_owned()),
             KernelSteering::Adopt(table) => Self::new(table, layout, count, generation.number),
-            KernelSteering::Load => Self::load(sockets, layout, count, generation.number),
+            KernelSteering::Load => Self::load(sockets, is_among_others, layout, count, generation.number),
         };
         this.map(Arc::new).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => "it needs CAP_BPF".to_owned(),
@@ -94,7 +105,13 @@ impl SteeringTable {
         })
     }
 
-    fn load(sockets: &[UdpSocket], layout: Layout, count: u8, generation: u8) -> io::Result<Self> {
+    fn load(
+        sockets: &[UdpSocket],
+        is_among_others: bool,
+        layout: Layout,
+        count: u8,
+        generation: u8,
+    ) -> io::Result<Self> {
         let this = Self::new(bpf::create_table(program::PLACES)?, layout, count, generation)?;
         // A socket that is alone has no group yet. The other one leaves it at once.
         let _second = match sockets {
@@ -102,12 +119,36 @@ impl SteeringTable {
             _ => None,
         };
         for (worker, socket) in (0..count).zip(sockets) {
-            this.share(worker, socket)?;
+            match this.share(worker, socket) {
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && !is_among_others => {
+                    this.share_released(worker, socket)?;
+                }
+                result => result?,
+            }
         }
         if sockets.len() == usize::from(count) {
             this.attach(&sockets[0])?;
         }
         Ok(this)
+    }
+
+    /// Does the same as [`share`](Self::share) with a socket that is in the table of a process that has ended. The group holds that table by its
+    /// program.
+    fn share_released(&self, worker: u8, socket: &UdpSocket) -> io::Result<()> {
+        let begun = Instant::now();
+        match bpf::detach(socket) {
+            // The socket before in the same group was faster.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            detached => detached?,
+        }
+        loop {
+            match self.share(worker, socket) {
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && begun.elapsed() < RELEASE => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                result => return result,
+            }
+        }
     }
 
     /// Leads packets for a worker of the process that serves to a socket.
@@ -194,7 +235,7 @@ impl EndpointSteering {
     ) -> Self {
         let shard = config.ids.shard_place().map(|place| (place, config.ids.len()));
         let is_steered = matches!(steering, KernelSteering::Adopt(_));
-        let table = SteeringTable::open(steering, sockets, count, config, generation);
+        let table = SteeringTable::open(steering, is_among_others, sockets, count, config, generation);
         let has_strangers = table.is_err() && (is_among_others || is_steered);
         Self { table, ways: Mutex::default(), has_strangers, shard, count }
     }
