@@ -140,15 +140,15 @@ async fn where_no_socket_can_join_workers_share_those_that_are_there() {
     }
 }
 
-/// A user other than that of the first process may not share its address.
+/// The sockets of a user other than that of the first process may not share its address.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upgrade_whose_sockets_cannot_join_changes_nothing() {
+async fn an_upgrade_by_another_user_keeps_the_number_of_sockets() {
     const NOBODY: u32 = 65_534;
     if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
         println!("skipped: it needs root");
         return;
     }
-    let mut fleet = Fleet::start("workers-refused", "[upgrade]\nkernel-steering = false\n");
+    let mut fleet = Fleet::start("workers-user", "[upgrade]\nkernel-steering = false\n");
     let (site, pause) = (Site::of(&fleet), Duration::from_millis(2));
     let (load, mut running) = (Load::new(pause), JoinSet::new());
     for kind in [Kind::Http3, Kind::Http3, Kind::Http2, Kind::Rebinding] {
@@ -161,17 +161,18 @@ async fn an_upgrade_whose_sockets_cannot_join_changes_nothing() {
     let other = script(&fleet, "other-user", &other);
     give(&fleet.folder.0, NOBODY);
     fleet.set_workers(3);
-    // It has built everything, and ends when the first process has stopped reading.
-    let said = fleet.refused(&["--program", &other]);
-    assert!(said.contains("exit status"), "{said}");
-    check(&fleet, 2, 2, false);
     let mut clients = Vec::new();
-    come(&fleet, &mut clients).await;
-    // With two workers no socket has to join.
-    fleet.set_workers(2);
-    fleet.try_upgrade(&["--program", &other]);
-    check(&fleet, 2, 2, false);
-    assert_eq!(fleet.status()["process"], 2);
+    // The second one is an upgrade by that user.
+    for (process, arguments) in [(2, &["--program", &other][..]), (3, &[])] {
+        let output = fleet.try_upgrade(arguments);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        check(&fleet, 3, 2, false);
+        assert_eq!(fleet.status()["process"], process);
+        come(&fleet, &mut clients).await;
+        for client in &mut clients {
+            client.ask().await;
+        }
+    }
     load.end();
     while let Some(client) = running.join_next().await {
         client.unwrap();

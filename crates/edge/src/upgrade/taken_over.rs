@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use tiderace::{IdGeneration, KeyRing, RoutableConfig};
+use tiderace::{Endpoint, IdGeneration, KeyRing, RoutableConfig};
 
 use super::{
     messages::{Offer, read_description},
@@ -100,13 +100,17 @@ impl TakenOver {
 }
 
 impl TakenOver {
-    /// The number of sockets at each address, and whether more may join them; not without kernel steering where there was some.
+    /// The number of sockets at each address, and whether more may join them: not without kernel steering where there was some, and not those of
+    /// another user, such as a service manager's.
     pub(crate) fn count(&self, is_steered: bool) -> TakenCount {
-        let may_grow = |sockets: &ListenerSockets| match sockets.steering {
+        let has_room = |sockets: &ListenerSockets| match sockets.steering {
             Some(_) => is_steered,
             None => !sockets.is_among_others,
         };
-        TakenCount { sockets: self.sockets, may_grow: self.addresses.values().all(may_grow) }
+        let may_join =
+            |sockets: &ListenerSockets| sockets.udp.iter().all(|socket| Endpoint::may_join(socket).unwrap_or(false));
+        let may_grow = self.addresses.values().all(|sockets| has_room(sockets) && may_join(sockets));
+        TakenCount { sockets: self.sockets, may_grow }
     }
 }
 
@@ -141,7 +145,7 @@ mod tests {
         });
         offer.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let offer: Offer = serde_json::from_value(offer).unwrap();
-        let descriptors = (0..offer.descriptors()).map(|_| std::fs::File::open("/dev/null").unwrap().into()).collect();
+        let descriptors = (0..offer.descriptors()).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap().into()).collect();
         let taken = TakenOver::new(offer, descriptors, &UnixStream::pair().unwrap().0).unwrap();
         assert!(taken.addresses.values().all(|sockets| (sockets.tcp.len(), sockets.udp.len()) == (2, 2)));
         taken.count(is_steered)
