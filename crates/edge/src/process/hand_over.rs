@@ -13,7 +13,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sd_notify::NotifyState;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
@@ -79,7 +78,7 @@ impl Process {
             Ok(taken) => {
                 let pid = child.id();
                 self.complete(&taken, channel.into_stream());
-                notify(&[NotifyState::MainPid(pid)]);
+                notify::handed_over(pid, self.number() + 1);
                 tracing::info!("process {} (PID {pid}) serves; this one ends its connections", self.number() + 1);
                 // A child that has ended stays in the table of processes until somebody asks.
                 std::thread::Builder::new().name("child".to_owned()).spawn(move || child.wait())?;

@@ -1,7 +1,8 @@
 //! The gateway as a whole: start, reload, drain.
 //!
 //! `listeners` are the addresses of clients, `services` those of operators, who give orders by the `operations` and read the `figures`. In an
-//! upgrade the older process does the `hand_over`, and the newer one the `take_over`; `state` is what both ask about.
+//! upgrade the older process does the `hand_over`, and the newer one the `take_over`; `state` is what both ask about. `notify` tells the service
+//! manager about it.
 
 use std::{
     net::SocketAddr,
@@ -11,13 +12,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sd_notify::NotifyState;
 use tokio::sync::watch;
 
 mod error;
 mod figures;
 mod hand_over;
 mod listeners;
+mod notify;
 mod operations;
 mod panics;
 mod services;
@@ -95,7 +96,7 @@ impl Process {
         let this = Self::build(file, None)?;
         this.services.serve(&this);
         this.watch_workers();
-        notify(&[NotifyState::Ready]);
+        notify::serving(this.shared.current().number);
         Ok(this)
     }
 
@@ -190,14 +191,22 @@ impl Process {
     /// # Errors
     /// As [`start`](Self::start).
     pub async fn reload(&self) -> Result<u64, ProcessError> {
+        let _one_at_a_time = self.reloading.lock().await;
+        // Messages of an older process would be taken for those of the main one.
+        let is_main = !self.has_handed_over();
+        if is_main {
+            notify::reloading();
+        }
         let result = self.try_reload().await;
+        if is_main {
+            notify::reloaded(&result);
+        }
         let reason = if result.is_ok() { "completed" } else { "refused" };
         self.shared.metrics.reloads.get_or_create(&ReasonLabel { reason }).inc();
         result
     }
 
     async fn try_reload(&self) -> Result<u64, ProcessError> {
-        let _one_at_a_time = self.reloading.lock().await;
         let file = self.file.clone();
         let read = tokio::task::spawn_blocking(move || load_text(&file)).await.map_err(ProcessError::Interrupted)??;
         let ResolvedConfig { config, text } = read;
@@ -324,7 +333,7 @@ impl Process {
     /// Accepts no more connections, and waits until the existing ones have ended.
     pub async fn drain(&self) {
         if !self.has_handed_over() {
-            notify(&[NotifyState::Stopping]);
+            notify::stopping();
         }
         self.shared.panics.leave();
         let generation = self.shared.current();
@@ -343,12 +352,5 @@ impl Process {
         // A process without connections ends as soon as an upgrade is done, and the operator has yet to hear of it.
         self.services.all_answered().await;
         self.services.remove();
-    }
-}
-
-/// Notifies the service manager, if there is one.
-fn notify(news: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(news) {
-        tracing::warn!("cannot tell the service manager: {error}");
     }
 }

@@ -1,0 +1,14 @@
+//! The gateway as a service manager runs it, with messages about its state.
+#![cfg(target_os = "linux")]
+
+#[path = "../upgrade/clients.rs"]
+#[allow(dead_code, reason = "each test binary uses its own part")]
+mod clients;
+#[path = "../upgrade/fleet.rs"]
+#[allow(dead_code, reason = "each test binary uses its own part")]
+mod fleet;
+#[path = "../gateway/mod.rs"]
+mod gateway;
+mod notify;
+#[path = "../scratch/mod.rs"]
+mod scratch;

@@ -1,0 +1,106 @@
+//! Messages to the service manager (sd_notify(3)), in the order in which `Type=notify-reload` waits for them.
+
+use std::{
+    fs, io,
+    os::unix::net::UnixDatagram,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    clients::{Site, content, get},
+    fleet::{Fleet, LIMIT, signal},
+    scratch::Scratch,
+};
+
+/// Service manager of a test.
+struct Manager(UnixDatagram);
+
+impl Manager {
+    /// The next message.
+    fn next(&self) -> String {
+        self.0.set_read_timeout(Some(LIMIT)).unwrap();
+        self.receive().unwrap()
+    }
+
+    /// Asserts that no message comes.
+    fn check_silent(&self) {
+        self.0.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        let message = self.receive();
+        assert_eq!(message.as_ref().map_err(io::Error::kind), Err(io::ErrorKind::WouldBlock), "{message:?}");
+    }
+
+    fn receive(&self) -> io::Result<String> {
+        let mut buffer = [0; 8192];
+        let len = self.0.recv(&mut buffer)?;
+        Ok(String::from_utf8(buffer[..len].to_vec()).unwrap())
+    }
+
+    /// Lets a process reload by a signal, as the manager does. Returns the last message.
+    fn reload(&self, pid: u32) -> String {
+        let before = monotonic_usec();
+        signal(pid, "HUP");
+        let message = self.next();
+        let begun = message.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap_or_else(|| panic!("{message:?}"));
+        let begun: u64 = begun.strip_suffix('\n').unwrap().parse().unwrap();
+        assert!((before..=monotonic_usec()).contains(&begun), "{before} {begun}");
+        self.next()
+    }
+}
+
+/// CLOCK_MONOTONIC.
+fn monotonic_usec() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    #[expect(unsafe_code, reason = "the standard library does not show the number")]
+    // SAFETY: the system writes to `now`, which lives to the end of the call.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    assert_eq!(result, 0);
+    now.tv_sec.cast_unsigned() * 1_000_000 + now.tv_nsec.cast_unsigned() / 1_000
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_service_manager_follows_start_reload_upgrade_and_stop() {
+    let folder = Scratch::new("notify");
+    let path = folder.0.join("notify");
+    let manager = Manager(UnixDatagram::bind(&path).unwrap());
+    let mut fleet = Fleet::start_in("notify", "drain = \"1 s\"\n", &[("NOTIFY_SOCKET", path.to_str().unwrap())]);
+    let first = fleet.first_id();
+    assert_eq!(manager.next(), "READY=1\nSTATUS=configuration 1 is in use\n");
+    assert_eq!(manager.reload(first), "READY=1\nSTATUS=configuration 2 is in use\n");
+    // By the admin socket, too.
+    fleet.reload(1, "drain = \"1 s\"\n");
+    assert!(manager.next().starts_with("RELOADING=1\nMONOTONIC_USEC="));
+    assert_eq!(manager.next(), "READY=1\nSTATUS=configuration 3 is in use\n");
+
+    // A refused one ends as well, and what the file has is no message.
+    let good = fs::read_to_string(&fleet.file).unwrap();
+    fs::write(&fleet.file, format!("nonsense = \"\"\"\nMAINPID=1\n\"\"\"\n{good}")).unwrap();
+    let refused = manager.reload(first);
+    let status = refused.strip_prefix("READY=1\nSTATUS=the configuration in use stays: ");
+    let status = status.unwrap_or_else(|| panic!("{refused:?}"));
+    assert!(status.contains("edge.toml:1") && status.ends_with('\n'), "{refused:?}");
+    assert_eq!(status.matches('\n').count(), 1, "{refused:?}");
+    // So does an upgrade that is refused, without a message.
+    fleet.refused(&["--program", "/nonexistent/tiderace"]);
+    manager.check_silent();
+    fs::write(&fleet.file, good).unwrap();
+    assert_eq!(manager.reload(first), "READY=1\nSTATUS=configuration 4 is in use\n");
+
+    let (_endpoint, mut h3) = Site::of(&fleet).h3().await;
+    let (number, second) = fleet.upgrade();
+    assert_eq!(number, 2);
+    assert_eq!(manager.next(), format!("MAINPID={second}\nSTATUS=process 2 serves\n"));
+    // The older process says nothing any more.
+    signal(first, "HUP");
+    manager.check_silent();
+    assert_eq!(content(h3.send(get("small")).await.unwrap()).await, "small");
+    assert_eq!(manager.reload(second), "READY=1\nSTATUS=configuration 6 is in use\n");
+    drop((h3, _endpoint));
+    fleet.wait_for_end(first);
+    manager.check_silent();
+    let begun = Instant::now();
+    signal(second, "TERM");
+    assert_eq!(manager.next(), "STOPPING=1\n");
+    fleet.wait_for_end(second);
+    assert!(begun.elapsed() < LIMIT);
+    manager.check_silent();
+}
