@@ -13,7 +13,7 @@ use std::{
 
 use clap::{Parser, Subcommand};
 use edge::{
-    ConfigError, Process, ProcessError, UpgradeError,
+    ActivationSockets, ConfigError, Process, ProcessError, UpgradeError,
     admin::{self, AskError},
     config,
 };
@@ -46,6 +46,8 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a gateway until SIGTERM or Ctrl-C
+    ///
+    /// An address for which the service manager has opened sockets (LISTEN_FDS, as systemd's socket units do) is served on these.
     Run(Run),
     /// Check a configuration. Exit code 0: a gateway would start with it. 2: it would not
     Check(CheckArgs),
@@ -229,9 +231,14 @@ fn serve(args: &Run) -> Result<ExitCode, Failure> {
         true => Some(edge::upgrade::inherited_stream().map_err(|error| not_upgraded(&error))?),
         false => None,
     };
+    // Before the runtime opens descriptors.
+    let sockets = match args.take_over {
+        true => ActivationSockets::default(),
+        false => ActivationSockets::from_environment().map_err(ProcessError::from)?,
+    };
     let start = |file: &Path| match stream {
         Some(stream) => Process::take_over(file, stream),
-        None => Process::start(file),
+        None => Process::start_with(file, sockets),
     };
     let tell = |address| write_out(&format!("serving {address}\n"));
     serve_with(&args.file.config, start, true, tell, Failure::from)

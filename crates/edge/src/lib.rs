@@ -4,6 +4,7 @@
 //!
 //! - [`config`]: the configuration file. `generation`: the state of one configuration at work. `setup`: errors of a start.
 //! - [`process`]: runs, reloads and drains the gateway. [`upgrade`]: what passes between the processes of an upgrade.
+//! - [`activation`]: listening sockets that the service manager has opened.
 //! - `worker`: a thread with its runtime. `port`: the test that no other process serves an address. `memory` limits what clients can make
 //!   the gateway hold.
 //! - `listen`: accepts connections and gives them their `context`. `admission` counts them.
@@ -36,6 +37,7 @@
 
 mod access;
 mod acme;
+pub mod activation;
 mod activity;
 pub mod admin;
 mod admission;
@@ -107,6 +109,7 @@ mod worker;
 mod worker_panics;
 
 pub use access::{TokenFault, TokensError};
+pub use activation::{ActivationError, ActivationSockets};
 pub use certificate::CertificateError;
 pub use config::{Config, ConfigCause, ConfigError};
 pub use password_file::{PasswordFault, PasswordsError};

@@ -19,6 +19,7 @@ use super::{
 };
 
 const UNIT: &str = "tiderace-edge.service";
+const SOCKET_UNIT: &str = "tiderace-edge.socket";
 /// Scripts that dpkg runs; their texts are in `deploy/debian`.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 /// Files that dpkg keeps as the administrator has changed them.
@@ -69,6 +70,8 @@ fn lay_out(folders: &Folders, staged: &Staged, tree: &Path) -> Result<()> {
     ensure!(unit.contains("/usr/local/bin/tiderace"), "{UNIT} names the program elsewhere");
     let unit = unit.replace("/usr/local/bin/tiderace", "/usr/bin/tiderace");
     put(tree, &format!("usr/lib/systemd/system/{UNIT}"), unit.as_bytes(), 0o644)?;
+    let socket_unit = read(folders.root.join("deploy").join(SOCKET_UNIT))?;
+    put(tree, &format!("usr/lib/systemd/system/{SOCKET_UNIT}"), &socket_unit, 0o644)?;
 
     let places = ["usr/share/bash-completion/completions/tiderace", "usr/share/zsh/vendor-completions/_tiderace"];
     let places = places.into_iter().chain(["usr/share/fish/vendor_completions.d/tiderace.fish"]);

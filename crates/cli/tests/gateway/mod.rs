@@ -54,7 +54,8 @@ impl Gateway {
         Self::started(command)
     }
 
-    fn started(mut command: Command) -> Self {
+    /// The same by this command.
+    pub(crate) fn started(mut command: Command) -> Self {
         let mut program = Program(command.stdout(Stdio::piped()).spawn().unwrap());
         let mut lines = BufReader::new(program.0.stdout.take().unwrap()).lines();
         let line = lines.next().unwrap().unwrap();

@@ -1,6 +1,7 @@
-//! The gateway as a service manager runs it, with messages about its state.
+//! The gateway as a service manager runs it: on sockets that were opened for it, with messages about its state.
 #![cfg(target_os = "linux")]
 
+mod activation;
 #[path = "../upgrade/clients.rs"]
 #[allow(dead_code, reason = "each test binary uses its own part")]
 mod clients;
@@ -12,3 +13,4 @@ mod gateway;
 mod notify;
 #[path = "../scratch/mod.rs"]
 mod scratch;
+mod unit;

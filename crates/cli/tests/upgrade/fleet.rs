@@ -78,7 +78,8 @@ impl Fleet {
         Self::run(name, [extra, sections], |file| Gateway::start_in(environment, file))
     }
 
-    fn run(name: &str, [extra, sections]: [&str; 2], start: impl FnOnce(&Path) -> Gateway) -> Self {
+    /// The same by `start`, which gets the file of the configuration.
+    pub(crate) fn run(name: &str, [extra, sections]: [&str; 2], start: impl FnOnce(&Path) -> Gateway) -> Self {
         let folder = Scratch::new(&format!("upgrade-{name}"));
         std::fs::create_dir_all(folder.0.join("www")).unwrap();
         std::fs::write(folder.0.join("www/small"), "small").unwrap();
@@ -215,7 +216,7 @@ pub(crate) fn signal(pid: u32, name: &str) {
 }
 
 /// Returns whether a process is there and no mere entry in the table of processes.
-fn is_running(pid: u32) -> bool {
+pub(crate) fn is_running(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }

@@ -14,10 +14,11 @@ pub(crate) fn listen(field: &'static str, address: impl Display, why: &io::Error
     let fault = Fault::of(&path, format!("cannot listen at {address}: {why}"), ConfigCause::Address(why.kind()));
     match why.kind() {
         io::ErrorKind::AddrInUse => fault.hint(
-            "another program serves there; `ss -lntup` names it. `tiderace edge reload` gives a gateway that runs a new configuration",
+            "another program serves there, or a socket unit has it open; `ss -lntup` names it. `tiderace edge reload` gives a gateway that runs a new \
+             configuration",
         ),
         io::ErrorKind::PermissionDenied => fault
-            .hint("ports below 1024 need a privilege: AmbientCapabilities=CAP_NET_BIND_SERVICE with systemd"),
+            .hint("ports below 1024 need a privilege: AmbientCapabilities=CAP_NET_BIND_SERVICE with systemd, or a socket unit"),
         _ => fault.hint("`ip address` shows the addresses of this machine"),
     }
 }

@@ -20,6 +20,7 @@ use tiderace::{Endpoint, MachineLinks, TlsPool};
 use tokio::{net::TcpListener, sync::watch};
 
 use crate::{
+    activation::AddressSockets,
     body::Pace,
     config::Limits,
     context::{Draining, ListenerContext},
@@ -64,7 +65,7 @@ pub(crate) struct ListenerSockets {
     pub(crate) is_among_others: bool,
 }
 
-/// UDP sockets of [`ListenerSockets`].
+/// UDP sockets that are open already.
 struct TakenUdp {
     sockets: Vec<UdpSocket>,
     steering: Option<OwnedFd>,
@@ -107,15 +108,35 @@ impl Listener {
         shared: &Arc<Shared>,
         workers: &Workers,
     ) -> io::Result<Self> {
-        let ListenerSockets { mut tcp, udp, steering, is_among_others } = sockets;
+        let ListenerSockets { tcp, udp, steering, is_among_others } = sockets;
         if tcp.is_empty() || tcp.len() > workers.sockets() || tcp.len() != udp.len() {
             return Err(io::Error::other("there are not the same numbers of sockets of both kinds"));
         }
-        let copies = tcp.iter().cycle().take(workers.sockets()).skip(tcp.len()).map(StdListener::try_clone);
-        let copies = copies.collect::<io::Result<Vec<_>>>()?;
-        tcp.extend(copies);
         let udp = TakenUdp { sockets: udp, steering, is_among_others };
-        Self::assemble(tcp, Some(udp), first, shared, workers)
+        Self::assemble(tcp::shared(tcp, workers.sockets())?, Some(udp), first, shared, workers)
+    }
+
+    /// Serves on sockets that the service manager has opened. Those of a kind that is not there are opened.
+    pub(crate) fn on_sockets(
+        address: SocketAddr,
+        sockets: AddressSockets,
+        first: &Generation,
+        shared: &Arc<Shared>,
+        workers: &Workers,
+    ) -> io::Result<Self> {
+        let AddressSockets { tcp, udp } = sockets;
+        let tcp = match tcp.is_empty() {
+            true => tcp::sockets(address, workers.sockets())?,
+            false => tcp::shared(tcp, workers.sockets())?,
+        };
+        let udp = (!udp.is_empty()).then_some(TakenUdp { sockets: udp, steering: None, is_among_others: false });
+        let has_udp = udp.is_some();
+        let this = Self::assemble(tcp, udp, first, shared, workers)?;
+        if has_udp {
+            this.open_missing()?;
+            this.set_accepting(true, first);
+        }
+        Ok(this)
     }
 
     fn assemble(

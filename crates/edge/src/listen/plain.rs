@@ -28,6 +28,11 @@ impl PlainListener {
         Self::assemble(std::net::TcpListener::bind(address)?, Accepting::Open, port, shared)
     }
 
+    /// Serves on a socket that the service manager has opened. Must be called within a tokio runtime.
+    pub(crate) fn on_socket(socket: std::net::TcpListener, port: u16, shared: &Arc<Shared>) -> io::Result<Self> {
+        Self::assemble(socket, Accepting::Open, port, shared)
+    }
+
     /// Takes over the socket of another process. Accepts only after [`set_accepting`](Self::set_accepting).
     pub(crate) fn take_over(socket: std::net::TcpListener, port: u16, shared: &Arc<Shared>) -> io::Result<Self> {
         Self::assemble(socket, Accepting::Paused, port, shared)

@@ -94,6 +94,14 @@ pub(super) fn sockets(address: SocketAddr, count: usize) -> io::Result<Vec<StdLi
     Ok(sockets)
 }
 
+/// `count` sockets, of which the last are copies where there are fewer `sockets`.
+pub(super) fn shared(mut sockets: Vec<StdListener>, count: usize) -> io::Result<Vec<StdListener>> {
+    let copies = sockets.iter().cycle().take(count).skip(sockets.len()).map(StdListener::try_clone);
+    let copies = copies.collect::<io::Result<Vec<_>>>()?;
+    sockets.extend(copies);
+    Ok(sockets)
+}
+
 /// Accepts connections until the listener closes.
 pub(super) async fn accept(listener: TcpListener, context: ListenerContext, mut accepting: watch::Receiver<Accepting>) {
     loop {

@@ -3,6 +3,7 @@
 use std::{io, net::SocketAddr, path::PathBuf};
 
 use crate::{
+    activation::ActivationError,
     config::{ConfigError, read::ConfigText, system},
     keys::KeysError,
     setup::SetupError,
@@ -27,6 +28,9 @@ pub enum ProcessError {
         #[source]
         why: io::Error,
     },
+    /// Sockets of the service manager cannot be used.
+    #[error("{0}")]
+    Activation(#[from] ActivationError),
     /// The threads of the workers cannot be started.
     #[error("{0}")]
     Workers(#[source] io::Error),
@@ -86,7 +90,7 @@ impl ProcessError {
         match self {
             Self::Config(_) => RefusalCause::Configuration,
             Self::Refused { source, .. } => source.refusal_cause(),
-            Self::Listen { .. } | Self::AdminSocket { .. } => RefusalCause::Listener,
+            Self::Listen { .. } | Self::AdminSocket { .. } | Self::Activation(_) => RefusalCause::Listener,
             Self::Routable => RefusalCause::ConnectionIds,
             Self::Workers(_) | Self::Keys(_) | Self::Interrupted(_) | Self::Setup(_) => RefusalCause::Setup,
             Self::Upgrade(_) => RefusalCause::HandOver,
@@ -99,6 +103,7 @@ impl ProcessError {
             Self::Config(error) => error.hint.clone(),
             Self::Refused { fault, .. } => fault.hint.clone(),
             Self::Upgrade(error) => error.hint(),
+            Self::Activation(error) => Some(error.hint()),
             Self::Routable => {
                 Some("a reload changes `key` together with `config-id`, an upgrade `server-id` and `nonce-length` too; where `[[load-balancer.machine]]` \
                       is set, list the new ones in `[[load-balancer.connection-ids]]` of all machines and reload these before, and keep \

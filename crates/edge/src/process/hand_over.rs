@@ -18,6 +18,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 use super::{Process, notify};
 use crate::{
+    activation::VARIABLES,
     metrics::ReasonLabel,
     upgrade::{
         PROTOCOL, UpgradeError,
@@ -332,6 +333,8 @@ impl Process {
 fn start(program: &Path, config: &Path, channel: UnixStream) -> io::Result<Child> {
     let mut command = Command::new(program);
     command.args(["edge", "run", "--take-over", "--config"]).arg(config);
+    // Meant for this process: the newer one is offered the sockets.
+    VARIABLES.iter().for_each(|variable| _ = command.env_remove(variable));
     command.stdin(OwnedFd::from(channel)).spawn()
 }
 

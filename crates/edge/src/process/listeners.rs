@@ -11,6 +11,7 @@ use tiderace::transport::EndpointStats;
 
 use super::ProcessError;
 use crate::{
+    activation::AssignedSockets,
     config::{Config, address},
     generation::{Generation, Shared},
     listen::{Listener, PlainListener},
@@ -39,9 +40,10 @@ pub(super) struct Opened {
 }
 
 impl Listeners {
-    /// Opens the addresses of the first generation, or takes them out of `taken`.
+    /// Opens the addresses of the first generation, or takes them out of `taken` or `assigned`.
     pub(super) fn open(
         taken: Option<&mut TakenOver>,
+        assigned: AssignedSockets,
         shared: &Arc<Shared>,
         workers: &Workers,
     ) -> Result<Self, ProcessError> {
@@ -63,7 +65,16 @@ impl Listeners {
                 }
             }
         }
+        for (address, sockets) in assigned.secure {
+            let listener = Listener::on_sockets(address, sockets, &generation, shared, workers);
+            secure.insert(address, listener.map_err(|why| ProcessError::listen("listen", address, why))?);
+        }
         secure.extend(open(config, &secure, &generation, shared, workers)?);
+        let port = redirected_port(config, &secure);
+        for (address, socket) in assigned.plain {
+            let listener = PlainListener::on_socket(socket, port, shared);
+            plain.insert(address, listener.map_err(|why| ProcessError::listen("redirect-from", address, why))?);
+        }
         plain.extend(open_plain(config, &plain, &secure, shared)?);
         Ok(Self { secure: Mutex::new(secure), plain: Mutex::new(plain), retained: Mutex::default() })
     }
@@ -161,11 +172,11 @@ impl Listeners {
     }
 }
 
-fn addresses(config: &Config) -> Vec<SocketAddr> {
+pub(super) fn addresses(config: &Config) -> Vec<SocketAddr> {
     config.listen.0.iter().filter_map(|text| address(text).ok()).collect()
 }
 
-fn plain_addresses(config: &Config) -> Vec<SocketAddr> {
+pub(super) fn plain_addresses(config: &Config) -> Vec<SocketAddr> {
     config.redirect_from.0.iter().filter_map(|text| address(text).ok()).collect()
 }
 

@@ -31,6 +31,7 @@ pub use self::{error::ProcessError, operations::https_records};
 use self::{hand_over::HandOver, listeners::Listeners, services::Services};
 use crate::{
     acme,
+    activation::ActivationSockets,
     config::{
         self, Config,
         read::{ResolvedConfig, load_text},
@@ -70,6 +71,14 @@ pub struct Process {
     _written: Written,
 }
 
+/// Origin of the sockets of a process. Those that are missing are opened.
+pub(crate) enum Origin<'a> {
+    /// The service manager has opened them.
+    Activated(ActivationSockets),
+    /// An older process offers them.
+    TakenOver(&'a mut TakenOver),
+}
+
 /// Waits, when it is dropped, until the lines of all requests are in the access log.
 struct Written(Logs);
 
@@ -93,7 +102,15 @@ impl Process {
     /// # Errors
     /// When the configuration is wrong, or a part of it does not work.
     pub fn start(file: &Path) -> Result<Arc<Self>, ProcessError> {
-        let this = Self::build(file, None)?;
+        Self::start_with(file, ActivationSockets::default())
+    }
+
+    /// Does the same as [`start`](Self::start) on the sockets that the service manager has opened. Addresses without any are opened.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start), or when a socket cannot be used.
+    pub fn start_with(file: &Path, sockets: ActivationSockets) -> Result<Arc<Self>, ProcessError> {
+        let this = Self::build(file, Origin::Activated(sockets))?;
         this.services.serve(&this);
         this.watch_workers();
         notify::serving(this.shared.current().number);
@@ -102,24 +119,39 @@ impl Process {
 
     /// Builds everything, on the sockets that another process offers. These accept only after [`commence`](Self::commence). Used ones are
     /// removed from `taken`.
-    pub(crate) fn build(file: &Path, taken: Option<&mut TakenOver>) -> Result<Arc<Self>, ProcessError> {
+    pub(crate) fn build(file: &Path, origin: Origin<'_>) -> Result<Arc<Self>, ProcessError> {
         let ResolvedConfig { config, text } = load_text(file)?;
-        Self::assemble(file, config, taken).map_err(|error| error.locate(&text))
+        Self::assemble(file, config, origin).map_err(|error| error.locate(&text))
     }
 
-    fn assemble(file: &Path, config: Config, mut taken: Option<&mut TakenOver>) -> Result<Arc<Self>, ProcessError> {
+    fn assemble(file: &Path, config: Config, origin: Origin<'_>) -> Result<Arc<Self>, ProcessError> {
+        let (mut taken, activated) = match origin {
+            Origin::Activated(sockets) => (None, sockets),
+            Origin::TakenOver(taken) => (Some(taken), ActivationSockets::default()),
+        };
         // The program may have another place when it is to be started again.
         let program = std::env::current_exe().unwrap_or_default();
         for warning in config::certificates(&config) {
             tracing::warn!("{}", warning.message);
         }
-        let taken_count = taken.as_ref().map(|taken| taken.count(config.upgrade.kernel_steering));
-        let workers = Workers::start(config.workers, taken_count).map_err(ProcessError::Workers)?;
+        let assigned = activated.assign(&listeners::addresses(&config), &listeners::plain_addresses(&config))?;
+        let count = match &taken {
+            Some(taken) => Some(taken.count(config.upgrade.kernel_steering)),
+            None => assigned.count()?,
+        };
+        let workers = Workers::start(config.workers, count).map_err(ProcessError::Workers)?;
+        assigned.check_workers(workers.count(), workers.sockets())?;
         if workers.count() > workers.sockets() {
             let (workers, sockets) = (workers.count(), workers.sockets());
-            tracing::warn!(
-                "{sockets} of {workers} workers have UDP sockets, until the service is restarted: more cannot join those of older processes"
-            );
+            match &taken {
+                Some(_) => tracing::warn!(
+                    "{sockets} of {workers} workers have UDP sockets, until the service is restarted: more cannot join those of older processes"
+                ),
+                None => tracing::warn!(
+                    "{sockets} of {workers} workers have UDP sockets: this user cannot add to those of the service manager; write ListenDatagram= \
+                     {workers} times, with ReusePort=yes"
+                ),
+            }
         }
         let metrics = Arc::new(Metrics::default());
         let memory = config.limits.memory.0;
@@ -148,7 +180,7 @@ impl Process {
         let panics = WorkerPanics::new(panics, metrics.upgrade.panics.clone());
         let shared = Arc::new(Shared::new(first, metrics, persistent, panics));
         tokio::spawn(memory::watch(Arc::downgrade(&shared.memory), shared.admission.clone(), shared.metrics.clone()));
-        let listeners = Listeners::open(taken.as_deref_mut(), &shared, &workers)?;
+        let listeners = Listeners::open(taken.as_deref_mut(), assigned, &shared, &workers)?;
         let services = Services::open(&config, taken)?;
         let logs = shared.persistent.logs.clone();
         let this = Arc::new(Self {

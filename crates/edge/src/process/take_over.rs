@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Process, ProcessError};
+use super::{Origin, Process, ProcessError};
 use crate::{
     keys,
     upgrade::{
@@ -78,7 +78,7 @@ impl Process {
         let plain: Vec<_> = offered.plain.keys().copied().collect();
         let admin = offered.admin.is_some();
         let mut devices: Vec<_> = offered.devices.keys().cloned().collect();
-        let process = Self::build(file, Some(&mut offered))?;
+        let process = Self::build(file, Origin::TakenOver(&mut offered))?;
         let left = process.shared.persistent.devices.give_back();
         devices.retain(|name| !left.contains(name));
         let taken = Taken {

@@ -95,6 +95,8 @@ check 'has a user for the service' inside getent passwd tiderace-edge
 check 'program runs' inside tiderace version
 check 'has manual pages' test -e "$root/usr/share/man/man1/tiderace-edge-run.1.gz"
 check 'has completions' inside bash -n /usr/share/bash-completion/completions/tiderace
+check 'has the sockets of the unit' test -e "$root/usr/lib/systemd/system/tiderace-edge.socket"
+check 'enables no unit' test -z "$(find "$root/etc/systemd" -name 'tiderace-*' 2>/dev/null)"
 check 'the unit starts the program of the package' grep -q '^ExecStart=/usr/bin/tiderace edge run' "$root/usr/lib/systemd/system/tiderace-edge.service"
 
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=localhost -addext subjectAltName=DNS:localhost \

@@ -8,7 +8,7 @@ use super::{Context, Dist, LIMIT, Row, Target, after, make, number};
 use crate::dist::LARGEST;
 
 /// Files that an archive has, below its folder.
-const NEEDED: [&str; 12] = [
+const NEEDED: [&str; 13] = [
     "tiderace",
     "README.md",
     "LICENSE-MIT",
@@ -21,6 +21,7 @@ const NEEDED: [&str; 12] = [
     "completions/_tiderace",
     "completions/tiderace.fish",
     "deploy/tiderace-edge.service",
+    "deploy/tiderace-edge.socket",
 ];
 
 /// Measures the archive.
