@@ -3,6 +3,7 @@
 use std::{
     fs, io,
     os::unix::net::UnixDatagram,
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -12,13 +13,16 @@ use crate::{
     scratch::Scratch,
 };
 
+/// Time limit for a message.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Service manager of a test.
 struct Manager(UnixDatagram);
 
 impl Manager {
     /// The next message.
     fn next(&self) -> String {
-        self.0.set_read_timeout(Some(LIMIT)).unwrap();
+        self.0.set_read_timeout(Some(PATIENCE)).unwrap();
         self.receive().unwrap()
     }
 
@@ -82,8 +86,15 @@ async fn the_service_manager_follows_start_reload_upgrade_and_stop() {
     // So does an upgrade that is refused, without a message.
     fleet.refused(&["--program", "/nonexistent/tiderace"]);
     manager.check_silent();
+    // The manager learns of a reload when it begins: here it waits for its file.
+    fs::remove_file(&fleet.file).unwrap();
+    assert!(Command::new("mkfifo").arg(&fleet.file).status().unwrap().success());
+    signal(first, "HUP");
+    assert!(manager.next().starts_with("RELOADING=1\nMONOTONIC_USEC="));
+    fs::write(&fleet.file, &good).unwrap();
+    assert_eq!(manager.next(), "READY=1\nSTATUS=configuration 4 is in use\n");
+    fs::remove_file(&fleet.file).unwrap();
     fs::write(&fleet.file, good).unwrap();
-    assert_eq!(manager.reload(first), "READY=1\nSTATUS=configuration 4 is in use\n");
 
     let (_endpoint, mut h3) = Site::of(&fleet).h3().await;
     let (number, second) = fleet.upgrade();

@@ -7,7 +7,7 @@ use std::{
         fd::{AsRawFd, OwnedFd, RawFd},
         unix::process::CommandExt,
     },
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -75,7 +75,8 @@ impl Unit {
 
     /// Texts by which the system lists the sockets in `/proc/PID/fd`.
     pub(crate) fn inodes(&self) -> Vec<String> {
-        self.sockets.iter().map(|socket| link(std::process::id(), socket.as_raw_fd())).collect()
+        let name = |socket: &OwnedFd| fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap();
+        self.sockets.iter().map(|socket| name(socket).display().to_string()).collect()
     }
 }
 
@@ -113,16 +114,11 @@ pub(crate) fn bound(kind: Type, address: SocketAddr, is_shared: bool) -> Option<
     socket.bind(&address.into()).ok().map(|()| socket)
 }
 
-/// Name of an open descriptor of a process, such as `socket:[4711]`.
-pub(crate) fn link(pid: u32, descriptor: RawFd) -> String {
-    fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).unwrap().display().to_string()
-}
-
-/// Names of all open descriptors of a process.
-pub(crate) fn links(pid: u32) -> Vec<String> {
-    let name = |entry: std::io::Result<fs::DirEntry>| fs::read_link(entry.ok()?.path()).ok();
-    let all = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().filter_map(name);
-    all.map(|path| path.display().to_string()).collect()
+/// Descriptors of a process that are open for this socket, as the system names it: `socket:[4711]`.
+pub(crate) fn descriptors(pid: u32, name: &str) -> Vec<RawFd> {
+    let is_it = |path: &PathBuf| fs::read_link(path).is_ok_and(|link| link.as_os_str() == name);
+    let all = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().map(|entry| entry.unwrap().path());
+    all.filter(is_it).map(|path| path.file_name().unwrap().to_str().unwrap().parse().unwrap()).collect()
 }
 
 /// Bytes that wait in each UDP socket at a port of this machine.
