@@ -65,7 +65,7 @@ pub enum ActivationError {
         descriptor: RawFd,
         /// Name that the service manager gives it.
         name: String,
-        /// Its kind.
+        /// Protocol of the socket.
         what: &'static str,
     },
     /// A socket whose address is not in the configuration.
@@ -77,9 +77,9 @@ pub enum ActivationError {
         descriptor: RawFd,
         /// Name that the service manager gives it.
         name: String,
-        /// Its kind.
+        /// Protocol of the socket.
         kind: SocketKind,
-        /// Its local address.
+        /// Local address of the socket.
         address: SocketAddr,
         /// Addresses of the configuration.
         configured: String,
@@ -87,11 +87,11 @@ pub enum ActivationError {
     /// More sockets at an address than can be read.
     #[error("the service manager has opened {count} {kind} sockets at {address}, and at most {most} can be used")]
     TooMany {
-        /// Their kind.
+        /// Protocol of the sockets.
         kind: SocketKind,
-        /// Their address.
+        /// Address of the sockets.
         address: SocketAddr,
-        /// Their number.
+        /// Number of sockets.
         count: usize,
         /// Largest number.
         most: usize,
@@ -99,9 +99,9 @@ pub enum ActivationError {
     /// Several UDP sockets of which one would get all packets.
     #[error("the service manager has opened {count} UDP sockets at {address} without SO_REUSEPORT")]
     NotShared {
-        /// Their address.
+        /// Address of the sockets.
         address: SocketAddr,
-        /// Their number.
+        /// Number of sockets.
         count: usize,
     },
     /// Different numbers of UDP sockets, beside which this user cannot open others.
@@ -109,7 +109,7 @@ pub enum ActivationError {
     Uneven {
         /// Address with fewer sockets.
         address: SocketAddr,
-        /// Their number.
+        /// Number of sockets.
         count: usize,
         /// Number at another address.
         most: usize,
