@@ -65,7 +65,7 @@ pub enum ActivationError {
         descriptor: RawFd,
         /// Name that the service manager gives it.
         name: String,
-        /// Protocol of the socket.
+        /// Kind of the descriptor.
         what: &'static str,
     },
     /// A socket whose address is not in the configuration.
