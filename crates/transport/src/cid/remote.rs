@@ -39,8 +39,8 @@ pub(crate) struct RemoteIds {
     taken: u64,
     retire_prior_to: u64,
     to_retire: VecDeque<u64>,
-    /// Retirements sent and not yet acknowledged.
-    unacknowledged: usize,
+    /// Sequence numbers of retirements sent and not yet acknowledged.
+    unacknowledged: Vec<u64>,
 }
 
 impl RemoteIds {
@@ -53,7 +53,7 @@ impl RemoteIds {
             spare: VecDeque::new(),
             retire_prior_to: 0,
             to_retire: VecDeque::new(),
-            unacknowledged: 0,
+            unacknowledged: Vec::new(),
         }
     }
 
@@ -61,6 +61,7 @@ impl RemoteIds {
     pub(crate) fn shrink(&mut self) {
         self.spare.shrink_to_fit();
         self.to_retire.shrink_to_fit();
+        self.unacknowledged.shrink_to_fit();
     }
 
     /// The ID that packets are addressed to.
@@ -171,7 +172,7 @@ impl RemoteIds {
     /// Returns whether a path can get its own ID. Not while many retirements are in progress: an attacker that forwards the peer's packets
     /// from ever new addresses must not use up the IDs.
     pub(crate) fn has_spare(&self) -> bool {
-        !self.spare.is_empty() && self.to_retire.len() + self.unacknowledged < RETIREMENTS_LIMIT / 2
+        !self.spare.is_empty() && self.to_retire.len() + self.unacknowledged.len() < RETIREMENTS_LIMIT / 2
     }
 
     /// Gives a path its own ID. Returns `false` if none is left.
@@ -210,11 +211,12 @@ impl RemoteIds {
     }
 
     fn retire(&mut self, sequence: u64) -> Result<(), TransportError> {
-        if self.to_retire.contains(&sequence) {
+        // On the way already. A peer that has heard nothing for a while repeats what it has announced: its copies must not count against it.
+        if self.to_retire.contains(&sequence) || self.unacknowledged.contains(&sequence) {
             return Ok(());
         }
         // RFC 9000 §5.1.2 SHOULD-3: the number of retirements on the way is bounded
-        if self.to_retire.len() + self.unacknowledged >= RETIREMENTS_LIMIT {
+        if self.to_retire.len() + self.unacknowledged.len() >= RETIREMENTS_LIMIT {
             return Err(TransportError::new(
                 Code::CONNECTION_ID_LIMIT_ERROR,
                 "connection IDs are retired faster than acknowledged",
@@ -231,18 +233,17 @@ impl RemoteIds {
 
     /// The frame was written into a packet.
     pub(crate) fn retirement_sent(&mut self) {
-        self.to_retire.pop_front();
-        self.unacknowledged += 1;
+        self.unacknowledged.extend(self.to_retire.pop_front());
     }
 
     /// The packet with the frame was acknowledged.
-    pub(crate) fn on_acked(&mut self) {
-        self.unacknowledged = self.unacknowledged.saturating_sub(1);
+    pub(crate) fn on_acked(&mut self, sequence: u64) {
+        self.unacknowledged.retain(|sent| *sent != sequence);
     }
 
     /// The packet with the frame was lost.
     pub(crate) fn on_lost(&mut self, sequence: u64) {
-        self.unacknowledged = self.unacknowledged.saturating_sub(1);
+        self.unacknowledged.retain(|sent| *sent != sequence);
         if !self.to_retire.contains(&sequence) {
             self.to_retire.push_back(sequence);
         }
@@ -300,7 +301,7 @@ mod tests {
                 spare: self.spare.clone(),
                 retire_prior_to: self.retire_prior_to,
                 to_retire: self.to_retire.clone(),
-                unacknowledged: self.unacknowledged,
+                unacknowledged: self.unacknowledged.clone(),
             }
         }
     }
@@ -323,6 +324,31 @@ mod tests {
         let failed = (1u8..=255).any(|n| offer(&mut ids, n, n.into()).is_err());
         assert!(failed);
         assert!(ids.to_retire.len() <= RETIREMENTS_LIMIT);
+    }
+
+    /// The client changes its address while the server is silent; the server then repeats all that it has announced, several times.
+    #[test]
+    fn repeated_announcements_of_retired_ids_are_no_fault_of_the_peer() {
+        let mut ids = start();
+        for n in 1..=6 {
+            offer(&mut ids, n, 0).unwrap();
+            assert!(ids.rotate().unwrap());
+        }
+        while ids.next_retirement().is_some() {
+            ids.retirement_sent();
+        }
+        for n in [1, 2, 3, 4, 5].repeat(10) {
+            offer(&mut ids, n, 0).unwrap();
+        }
+        assert!(ids.to_retire.is_empty(), "{:?}", ids.to_retire);
+        // One that is lost goes once more, and an acknowledged one may be announced again: nobody knows which came first.
+        ids.on_lost(3);
+        ids.on_acked(2);
+        for n in [2, 3].repeat(10) {
+            offer(&mut ids, n, 0).unwrap();
+        }
+        assert_eq!(ids.to_retire, [3, 2]);
+        assert_eq!(ids.unacknowledged, [0, 1, 4, 5]);
     }
 
     // RFC 9000 §19.15 MUST-5, MUST-6

@@ -245,8 +245,10 @@ impl FrameSource for RemoteIds {
         true
     }
 
-    fn on_acked(&mut self, _frame: &ControlFrame) {
-        RemoteIds::on_acked(self);
+    fn on_acked(&mut self, frame: &ControlFrame) {
+        if let ControlFrame::RetireConnectionId(sequence) = frame {
+            RemoteIds::on_acked(self, *sequence);
+        }
     }
 
     fn on_lost(&mut self, frame: &ControlFrame) {
