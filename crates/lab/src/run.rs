@@ -370,8 +370,8 @@ fn network(
     dumbbell.build(seed.child("network", 0), clients, servers).map_err(|error| error.to_string())
 }
 
-/// Random delay of a packet of 1500 bytes before a shared bottleneck, up to half of the time the link takes for it; that of other packets is
-/// in proportion to their size. Without it, connections on a deterministic drop-tail queue move in step and one starves another for ever
+/// Random delay of each packet before a shared bottleneck: up to half of the time the link takes for a packet of 1500
+/// bytes. Without it, connections on a deterministic drop-tail queue move in step and one starves another for ever
 /// (Floyd & Jacobson, "On Traffic Phase Effects in Packet-Switched Gateways"). A single connection needs none.
 pub fn phase_jitter(link: &netem::LinkConfig, connections: &[ConnectionSpec]) -> Duration {
     match (link.mean_rate(), link.queue) {

@@ -25,16 +25,10 @@ pub struct LinkId(pub(crate) u32);
 pub struct Access {
     /// Delay in each direction: nodes with different delays have different round-trip times over the same bottleneck.
     pub delay: Duration,
-    /// Delay of packets that leave, drawn evenly from zero to this for each of [`Self::FULL`] bytes, in proportion for others, with the
-    /// order kept. Less than the time that the bottleneck takes for the packet is enough to break the phase effects of deterministic
-    /// simulations (Floyd and Jacobson, 1991), where one of two equal flows starves for ever. More is a delay of its own: on a slow
-    /// return path, acknowledgements would wait for as long as packets of data.
+    /// Delay of packets that leave, drawn evenly from zero to this for each, with the order kept. Less than the time
+    /// that the bottleneck takes for one packet is enough to break the phase effects of deterministic simulations
+    /// (Floyd and Jacobson, 1991), where one of two equal flows starves for ever.
     pub jitter: Duration,
-}
-
-impl Access {
-    /// Bytes of a packet, headers of IP and UDP included, that is delayed by up to [`Self::jitter`].
-    pub const FULL: u32 = 1_500;
 }
 
 /// Packets without a destination.
@@ -254,16 +248,15 @@ impl Network {
         Some(Route { node: far.node, flow, link, source, egress: far.access.delay })
     }
 
-    /// Time at which a packet of `size` bytes that is sent at `now` reaches the edge of its zone.
+    /// Time at which a packet sent at `now` reaches the edge of its zone.
     #[inline]
-    pub(crate) fn leaves(&mut self, source: usize, now: Instant, size: u32) -> Instant {
+    pub(crate) fn leaves(&mut self, source: usize, now: Instant) -> Instant {
         let attachment = &mut self.attachments[source];
         let access = attachment.access;
         if access.jitter.is_zero() {
             return now + access.delay;
         }
-        let span = access.jitter.as_nanos() * u128::from(size) / u128::from(Access::FULL);
-        let span = u64::try_from(span).unwrap_or(u64::MAX);
+        let span = u64::try_from(access.jitter.as_nanos()).unwrap_or(u64::MAX);
         let jitter =
             u64::try_from((u128::from(attachment.draws.next_u64()) * (u128::from(span) + 1)) >> 64).unwrap_or(span);
         attachment.last = attachment.last.max(now + access.delay + Duration::from_nanos(jitter));

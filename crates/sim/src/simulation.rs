@@ -405,7 +405,7 @@ impl<N: Node> Simulation<N> {
     /// A packet leaves its node.
     #[inline]
     fn depart(&mut self, route: &Route, datagram: Datagram) {
-        let at = self.network.leaves(route.source, self.now, size(&datagram));
+        let at = self.network.leaves(route.source, self.now);
         let packet = Packet {
             datagram,
             node: route.node,

@@ -165,25 +165,6 @@ fn jitters_stay_within_their_spans_and_keep_the_order() {
     assert!(starts.iter().any(|start| start.as_nanos() < 20_000_000), "{starts:?}");
 }
 
-/// An acknowledgement must not wait for as long as a packet of data does.
-#[test]
-fn jitter_is_in_proportion_to_the_packet() {
-    let longest = |size: usize| {
-        let access = Access { delay: Duration::ZERO, jitter: Duration::from_micros(300) };
-        let host = Host { access, ..Host::new("client", Actor::Pacer(Pacer { size, ..pacer(1000, MS) })) };
-        let links = Dumbbell::default();
-        let server = [Host::new("server", Actor::Echo(Echo::default()))];
-        let mut simulation = links.build(Seed::from_number(1), [host], server).unwrap();
-        simulation.keep_trace(10_000);
-        assert!(simulation.run_until(LONG).unwrap().is_finished());
-        let up = simulation.trace().records().iter().filter(|record| record.link == 0);
-        up.map(|record| record.at.as_nanos() % 1_000_000).max().unwrap()
-    };
-    // With 28 bytes of headers.
-    assert!((295_000..=300_000).contains(&longest(1472)), "{}", longest(1472));
-    assert!((14_500..=15_000).contains(&longest(47)), "{}", longest(47));
-}
-
 #[test]
 fn a_packet_for_nobody_is_counted() {
     let mut simulation = pair(&path(20, MS), Pacer { to: "192.0.2.1:1".parse().unwrap(), wanted: 0, ..pacer(3, MS) });
