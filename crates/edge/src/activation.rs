@@ -203,7 +203,9 @@ impl ActivationSockets {
     ) -> Result<AssignedSockets, ActivationError> {
         let mut assigned = AssignedSockets::default();
         for ActivationSocket { descriptor, name, address, kind, socket } in self.0 {
+            let has_ipv4 = || secure.iter().chain(plain).any(|other| other.is_ipv4() && other.port() == address.port());
             let is_ipv6_only = address.ip().is_unspecified() && sockopt::ipv6_v6only(&socket).unwrap_or(false);
+            let takes_no_ipv4 = is_ipv6_only && !has_ipv4();
             let (is_secure, is_plain) = (secure.contains(&address), plain.contains(&address));
             match kind {
                 SocketKind::Tcp if is_secure => {
@@ -222,9 +224,7 @@ impl ActivationSockets {
                     return Err(ActivationError::Unconfigured { descriptor, name, kind, address, configured });
                 }
             }
-            if !plain.iter().chain(secure).any(|other| other.is_ipv4() && other.port() == address.port())
-                && is_ipv6_only
-            {
+            if takes_no_ipv4 {
                 tracing::warn!(
                     "the service manager's {kind} socket at {address} takes no IPv4: BindIPv6Only=both in the socket unit"
                 );

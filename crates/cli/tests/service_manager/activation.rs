@@ -8,6 +8,7 @@ use std::{
         fd::OwnedFd,
         unix::{fs::MetadataExt, net::UnixListener},
     },
+    path::PathBuf,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -237,6 +238,16 @@ async fn serve_beside_own_sockets(udp: usize) {
     wait_for("the connection ends", || !h3.is_open()).await;
 }
 
+/// Folder with the configuration of a gateway with two workers at this address.
+fn site(name: &str, address: &str) -> (Scratch, PathBuf) {
+    let folder = Scratch::new(name);
+    folder.certificate("localhost");
+    let config = folder.0.join("edge.toml");
+    let rest = "certificate = \"cert.pem\"\nkey = \"key.pem\"\nworkers = 2\n[[route]]\nfiles = \".\"\n";
+    fs::write(&config, format!("listen = \"{address}\"\n{rest}")).unwrap();
+    (folder, config)
+}
+
 /// Runs a gateway that has to refuse its sockets; what it says.
 fn refused(command: &mut Command) -> String {
     let mut program = Program(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
@@ -257,17 +268,7 @@ fn refused(command: &mut Command) -> String {
 #[test]
 fn sockets_that_cannot_be_used_are_refused() {
     let unit = Unit::open(3);
-    let folder = Scratch::new("activation-refused");
-    folder.certificate("localhost");
-    let config = folder.0.join("edge.toml");
-    fs::write(
-        &config,
-        format!(
-            "listen = \"{}\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\nworkers = 2\n[[route]]\nfiles = \".\"\n",
-            unit.address
-        ),
-    )
-    .unwrap();
+    let (folder, config) = site("activation-refused", &unit.address.to_string());
     let program = env!("CARGO_BIN_EXE_tiderace");
     let (other_tcp, other_udp) = other_sockets();
     let [tcp_at, udp_at] = [other_tcp.local_addr().unwrap(), other_udp.local_addr().unwrap()];
@@ -307,6 +308,15 @@ fn sockets_that_cannot_be_used_are_refused() {
     let said = refused(&mut Unit { address, sockets: unshared }.command("", program, &config));
     assert!(said.contains("without SO_REUSEPORT") && said.contains("hint: ReusePort=yes"), "{said}");
 
+    let listening = (0..3).map(|_| {
+        let socket = bound(Type::STREAM, address, true).unwrap();
+        socket.listen(1).unwrap();
+        socket.into()
+    });
+    let said = refused(&mut Unit { address, sockets: listening.collect() }.command("", program, &config));
+    assert!(said.contains(&format!("3 TCP sockets at {address}, and at most 2 can be used")), "{said}");
+    assert!(said.contains("hint: write ListenStream= once"), "{said}");
+
     let udp = bound(Type::DGRAM, address, true).unwrap();
     let unit = Unit { address, sockets: vec![udp.into()] };
     for (variable, value, error) in [
@@ -328,11 +338,7 @@ fn sockets_that_cannot_be_used_are_refused() {
 #[test]
 fn sockets_of_another_process_are_ignored() {
     let unit = Unit::open(1);
-    let folder = Scratch::new("activation-ignored");
-    folder.certificate("localhost");
-    let config = folder.0.join("edge.toml");
-    let text = "listen = \"127.0.0.1:0\"\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n[[route]]\nfiles = \".\"\n";
-    fs::write(&config, text).unwrap();
+    let (_folder, config) = site("activation-ignored", "127.0.0.1:0");
     // A shell whose child is the gateway: the variables are for the shell.
     let mut command = started_with(&unit.sockets, "export LISTEN_PID=$$; \"$@\" & wait", &config);
     command.args(["sh", env!("CARGO_BIN_EXE_tiderace"), "edge", "run", "--config"]).arg(&config);

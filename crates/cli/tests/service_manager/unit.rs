@@ -28,19 +28,15 @@ pub(crate) struct Unit {
 impl Unit {
     /// A listening TCP socket, and this number of UDP sockets at the same address, as systemd opens them with `ReusePort=yes`.
     pub(crate) fn open(udp: usize) -> Self {
-        Self::open_with(udp, true)
-    }
-
-    pub(crate) fn open_with(udp: usize, is_shared: bool) -> Self {
         // The port of the first TCP socket may be taken for UDP.
-        (0..32).find_map(|_| Self::try_open(udp, is_shared)).expect("a port that is free for both")
+        (0..32).find_map(|_| Self::try_open(udp)).expect("a port that is free for both")
     }
 
-    fn try_open(udp: usize, is_shared: bool) -> Option<Self> {
+    fn try_open(udp: usize) -> Option<Self> {
         let tcp = bound(Type::STREAM, ([127, 0, 0, 1], 0).into(), true)?;
         tcp.listen(128).unwrap();
         let address = tcp.local_addr().unwrap().as_socket().unwrap();
-        let udp = (0..udp).map(|_| bound(Type::DGRAM, address, is_shared)).collect::<Option<Vec<_>>>()?;
+        let udp = (0..udp).map(|_| bound(Type::DGRAM, address, true)).collect::<Option<Vec<_>>>()?;
         let sockets = [tcp].into_iter().chain(udp).map(OwnedFd::from).collect();
         Some(Self { address, sockets })
     }
