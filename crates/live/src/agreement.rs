@@ -78,19 +78,39 @@ fn middle(records: &[&Record], figure: Figure) -> Option<f64> {
     median(&values)
 }
 
-/// Simulates every contender that can be, with the seeds of its runs in real time, and compares both.
-pub fn agreements(scenario: &Scenario, contenders: &[Box<dyn Contender>], real: &[Record]) -> Vec<Agreement> {
-    let simulable = contenders.iter().filter(|contender| Kernel::named(&contender.identity().name).is_err());
-    let compared = simulable.filter_map(|contender| {
+/// Simulates every contender that can be, with the seeds of its runs in real time, and compares both. `simulated` is called after each run:
+/// the simulator takes minutes for long scenarios.
+pub fn agreements(
+    scenario: &Scenario,
+    contenders: &[Box<dyn Contender>],
+    real: &[Record],
+    mut simulated: impl FnMut(),
+) -> Vec<Agreement> {
+    let compared = simulable(contenders).filter_map(|contender| {
         let identity = contender.identity();
         let own: Vec<&Record> = real.iter().filter(|record| record.contender == identity).collect();
-        let simulated: Vec<Record> = valid(own.iter().copied())
-            .iter()
-            .map(|record| run_one(scenario, contender.as_ref(), record.seed, None))
-            .collect();
-        Agreement::of(&identity.name, own.into_iter(), simulated.iter())
+        let mut runs = Vec::new();
+        for record in valid(own.iter().copied()) {
+            runs.push(run_one(scenario, contender, record.seed, None));
+            simulated();
+        }
+        Agreement::of(&identity.name, own.into_iter(), runs.iter())
     });
     compared.collect()
+}
+
+/// Number of runs that [`agreements`] simulates.
+pub fn runs_to_simulate(contenders: &[Box<dyn Contender>], real: &[Record]) -> usize {
+    let runs = simulable(contenders).map(|contender| {
+        let identity = contender.identity();
+        valid(real.iter().filter(|record| record.contender == identity)).len()
+    });
+    runs.sum()
+}
+
+/// Contenders that the simulator has, too: all but kernel TCP.
+fn simulable(contenders: &[Box<dyn Contender>]) -> impl Iterator<Item = &dyn Contender> {
+    contenders.iter().map(Box::as_ref).filter(|contender| Kernel::named(&contender.identity().name).is_err())
 }
 
 #[cfg(test)]

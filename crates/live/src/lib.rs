@@ -23,7 +23,7 @@ mod seat;
 mod tls;
 mod watch;
 
-pub use agreement::{Agreement, agreements};
+pub use agreement::{Agreement, agreements, runs_to_simulate};
 pub use directory::PrivateDirectory;
 pub use kernel::{KERNEL, Kernel, others};
 pub use programs::find_program;

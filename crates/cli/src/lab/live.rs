@@ -15,7 +15,9 @@ use lab::{
     report::Report,
     scenario::{Overrides, Programs, Scenario, Workload},
 };
-use live::{Agreement, Conditions, KERNEL, Kernel, Watch, agreements, find_program, run_one, run_watched};
+use live::{
+    Agreement, Conditions, KERNEL, Kernel, Watch, agreements, find_program, run_one, run_watched, runs_to_simulate,
+};
 use units::duration_text;
 
 use self::tables::{agreement, checks, costs};
@@ -232,7 +234,9 @@ pub(super) fn run(args: &RunArgs, mut scenario: Scenario) -> Result<ExitCode, Fa
             return Ok(ExitCode::from(UNSOUND));
         }
     }
-    let compared = agreements(&scenario, &all, &records);
+    let bar = simulating(runs_to_simulate(&all, &records));
+    let compared = agreements(&scenario, &all, &records, || bar.inc(1));
+    bar.finish_and_clear();
     let mut report = Report::new(manifest, &records);
     (report.self_test, report.records) = (checks(states(&records), args.live.accept_busy), path);
     report.both_clocks = compared.iter().map(Agreement::reported).collect();
@@ -242,6 +246,14 @@ pub(super) fn run(args: &RunArgs, mut scenario: Scenario) -> Result<ExitCode, Fa
         write_out(&(costs(&records, &label) + &outside::table(&records, &label) + &agreement(&compared)))?;
     }
     Ok(if report.is_sound() && !is_partial { ExitCode::SUCCESS } else { ExitCode::from(UNSOUND) })
+}
+
+/// Progress of the runs that the simulator makes for the table of both clocks, which take minutes for long scenarios.
+fn simulating(runs: usize) -> ProgressBar {
+    if runs > 0 {
+        eprintln!("simulating the same {runs} runs to compare both clocks");
+    }
+    progress(runs)
 }
 
 /// Refuses a contender whose controller the kernel does not have.

@@ -15,10 +15,10 @@ use lab::{
     report::LISTED,
     scenario::{Point, Scenario, Workload},
 };
-use live::{Conditions, KERNEL, Kernel, Watch, agreements, run_watched};
+use live::{Conditions, KERNEL, Kernel, Watch, agreements, run_watched, runs_to_simulate};
 
 use super::{
-    RealTimeArgs, refuse_missing, refuse_unknown, states,
+    RealTimeArgs, refuse_missing, refuse_unknown, simulating, states,
     tables::{agreement, checks, costs},
 };
 use crate::{
@@ -311,17 +311,24 @@ pub(in crate::lab) fn tables(path: &Path) -> Result<String, Failure> {
 
 /// Table of both clocks: all points if they fit a screen, or else those at which the clocks do not agree.
 fn both_clocks(plan: &Plan, records: &[Record]) -> Result<String, Failure> {
-    let mut compared = Vec::new();
+    let mut points = Vec::new();
     for (number, point) in plan.points().iter().enumerate() {
-        let scenario = plan.scenario(number)?;
         let own: Vec<Record> = records.iter().filter(|record| record.point == *point).cloned().collect();
-        for mut one in agreements(&scenario, &plan.contenders(&scenario)?, &own) {
+        let scenario = plan.scenario(number)?;
+        let contenders = plan.contenders(&scenario)?;
+        points.push((point, scenario, contenders, own));
+    }
+    let bar = simulating(points.iter().map(|(_, _, contenders, own)| runs_to_simulate(contenders, own)).sum());
+    let mut compared = Vec::new();
+    for (point, scenario, contenders, own) in &points {
+        for mut one in agreements(scenario, contenders, own, || bar.inc(1)) {
             if !point.is_empty() {
                 one.contender = format!("{}, {}", one.contender, levels(point));
             }
             compared.push(one);
         }
     }
+    bar.finish_and_clear();
     let (all, agreeing) = (compared.len(), compared.iter().filter(|one| one.holds()).count());
     if all <= LISTED {
         return Ok(agreement(&compared));
