@@ -1,15 +1,17 @@
 //! Messages to the service manager (sd_notify(3)), in the order in which `Type=notify-reload` waits for them.
 
 use std::{
-    fs, io,
-    os::unix::net::UnixDatagram,
-    process::Command,
+    fs,
+    io::{self, Write as _},
+    os::unix::{fs::PermissionsExt as _, net::UnixDatagram},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use crate::{
     clients::{Site, content, get},
     fleet::{Fleet, LIMIT, signal},
+    gateway::edge,
     scratch::Scratch,
 };
 
@@ -113,5 +115,44 @@ async fn the_service_manager_follows_start_reload_upgrade_and_stop() {
     assert_eq!(manager.next(), "STOPPING=1\n");
     fleet.wait_for_end(second);
     assert!(begun.elapsed() < LIMIT);
+    manager.check_silent();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_during_an_upgrade_is_one_of_the_newer_process() {
+    let folder = Scratch::new("notify-upgrade");
+    let path = folder.0.join("notify");
+    let manager = Manager(UnixDatagram::bind(&path).unwrap());
+    let mut fleet =
+        Fleet::start_in("notify-upgrade", "drain = \"1 s\"\n", &[("NOTIFY_SOCKET", path.to_str().unwrap())]);
+    let first = fleet.first_id();
+    assert_eq!(manager.next(), "READY=1\nSTATUS=configuration 1 is in use\n");
+
+    // The new process waits until somebody writes its configuration.
+    let file = fleet.folder.0.join("waits.toml");
+    assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+    let program = fleet.folder.0.join("waits");
+    let tiderace = env!("CARGO_BIN_EXE_tiderace");
+    fs::write(&program, format!("#!/bin/sh\nexec {tiderace} edge run --take-over --config {}\n", file.display()))
+        .unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let upgrade = edge("upgrade", &fleet.file).arg("--program").arg(&program).stdout(Stdio::piped()).spawn().unwrap();
+    let mut waiting = fs::OpenOptions::new().write(true).open(&file).unwrap();
+    signal(first, "HUP");
+    manager.check_silent();
+    waiting.write_all(&fs::read(&fleet.file).unwrap()).unwrap();
+    drop(waiting);
+    // What the new process reads again is the file as it is by then.
+    fs::remove_file(&file).unwrap();
+    fs::copy(&fleet.file, &file).unwrap();
+    let output = upgrade.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let pid = text.split_once("(PID ").and_then(|(_, rest)| rest.split_once(')')?.0.parse().ok());
+    let second: u32 = pid.unwrap_or_else(|| panic!("{text:?}"));
+    fleet.note(second);
+
+    assert_eq!(manager.next(), format!("MAINPID={second}\nSTATUS=process 2 serves\n"));
+    assert!(manager.next().starts_with("RELOADING=1\nMONOTONIC_USEC="));
+    assert!(manager.next().starts_with("READY=1\nSTATUS=configuration "));
     manager.check_silent();
 }

@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
@@ -45,8 +46,23 @@ const MOST_SIBLINGS: usize = 200;
 pub(super) enum HandOver {
     /// New connections are taken here.
     Serving,
-    /// Another process takes them.
-    Done,
+    /// The process with this ID takes them.
+    Done(u32),
+}
+
+impl HandOver {
+    pub(super) fn is_done(self) -> bool {
+        matches!(self, Self::Done(_))
+    }
+}
+
+/// Lets the newer process reload.
+pub(super) fn hang_up(newer: u32) {
+    let Some(pid) = i32::try_from(newer).ok().and_then(Pid::from_raw) else { return };
+    match kill_process(pid, Signal::HUP) {
+        Ok(()) => tracing::info!("PID {newer} serves, and reloads in place of this process"),
+        Err(error) => tracing::warn!("PID {newer} serves, and cannot be asked to reload: {error}"),
+    }
 }
 
 impl Process {
@@ -78,7 +94,7 @@ impl Process {
         match self.offer_all(&channel, Instant::now() + patience, &mut paused) {
             Ok(taken) => {
                 let pid = child.id();
-                self.complete(&taken, channel.into_stream());
+                self.complete(&taken, channel.into_stream(), pid);
                 notify::handed_over(pid, self.number() + 1);
                 tracing::info!("process {} (PID {pid}) serves; this one ends its connections", self.number() + 1);
                 // A child that has ended stays in the table of processes until somebody asks.
@@ -276,7 +292,7 @@ impl Process {
     }
 
     /// Leaves everything to the newer process, for good.
-    fn complete(self: &Arc<Self>, taken: &Taken, control: UnixStream) {
+    fn complete(self: &Arc<Self>, taken: &Taken, control: UnixStream, newer: u32) {
         let generation = self.shared.current();
         for (address, listener) in self.listeners.secure().iter() {
             match taken.addresses.contains(address) {
@@ -286,7 +302,7 @@ impl Process {
         }
         self.listeners.plain().clear();
         self.services.leave(taken.admin);
-        self.handed_over.send_replace(HandOver::Done);
+        self.handed_over.send_replace(HandOver::Done(newer));
         self.shared.panics.leave();
         let this = self.clone();
         tokio::spawn(async move {

@@ -218,16 +218,23 @@ impl Process {
 
     /// Reloads the configuration; returns its number. Requests and connections in progress are not affected. On an error nothing changes.
     ///
-    /// The number of workers, the admin socket and the address of the figures stay what they were at the start.
+    /// The number of workers, the admin socket and the address of the figures stay what they were at the start. A reload that is asked for
+    /// during an upgrade is one of the newer process, and an error here.
     ///
     /// # Errors
     /// As [`start`](Self::start).
     pub async fn reload(&self) -> Result<u64, ProcessError> {
+        let was_main = !self.has_handed_over();
         let _one_at_a_time = self.reloading.lock().await;
+        let handed_over = *self.handed_over.borrow();
         // Messages of an older process would be taken for those of the main one.
-        let is_main = !self.has_handed_over();
+        let is_main = !handed_over.is_done();
         if is_main {
             notify::reloading();
+        }
+        // Asked during an upgrade: the newer process may have read the file before it changed, and the service manager waits for its messages.
+        if was_main && let HandOver::Done(newer) = handed_over {
+            hand_over::hang_up(newer);
         }
         let result = self.try_reload().await;
         if is_main {
@@ -327,7 +334,7 @@ impl Process {
             () = watching => false,
             () = certificates => false,
             () = stop.as_mut() => false,
-            _ = handed_over.wait_for(|state| *state == HandOver::Done) => true,
+            _ = handed_over.wait_for(|state| state.is_done()) => true,
         };
         if is_handed_over {
             tokio::select! {

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 use serde_json::{Value, json};
 use tiderace::SocketStats;
 
-use super::{HandOver, Process};
+use super::Process;
 use crate::{
     config::Config,
     metrics::{ProcessLabel, ReasonLabel},
@@ -19,7 +19,7 @@ impl Process {
 
     /// Returns whether another process serves.
     pub fn has_handed_over(&self) -> bool {
-        *self.handed_over.borrow() == HandOver::Done
+        self.handed_over.borrow().is_done()
     }
 
     pub(crate) fn config(&self) -> Config {
