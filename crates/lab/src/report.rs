@@ -95,8 +95,13 @@ pub struct BothClocks {
     pub contender: String,
     /// Goodput in bits per second.
     pub goodput: ByClock,
+    /// 95 % interval of the median over the seeds of goodput in real time less the simulated one, as a share of that; `None` with fewer than
+    /// six seeds.
+    pub goodput_interval: Option<[f64; 2]>,
     /// Median RTT in seconds; `None` for a contender that does not report it.
     pub rtt_p50: Option<ByClock>,
+    /// Interval of the difference of the median RTT in seconds, as that of goodput.
+    pub rtt_interval: Option<[f64; 2]>,
     /// True if goodput and RTT differ by no more than the limits of agreement.
     pub agrees: bool,
 }

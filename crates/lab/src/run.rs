@@ -361,7 +361,8 @@ fn network(
         access: Access { delay: Duration::ZERO, jitter },
         start,
     };
-    let (up_jitter, down_jitter) = (phase_jitter(&up, connections), phase_jitter(&down, connections));
+    let jitter = |link| scenario.path.phase_jitter.unwrap_or_else(|| phase_jitter(link, connections));
+    let (up_jitter, down_jitter) = (jitter(&up), jitter(&down));
     let clients = connections.iter().zip(clients);
     let clients = clients.map(|(c, node)| host("client", c.index, node, c.start, up_jitter));
     let servers = connections.iter().zip(servers);

@@ -110,6 +110,10 @@ pub struct Path {
     /// Address translation between the clients and the path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nat: Option<NatConfig>,
+    /// Random delay of each packet before the link, from zero to this, in the simulator only. By default half of the time the link takes for
+    /// a packet of 1500 bytes if several connections share it.
+    #[serde(with = "units::duration_text::option", default, skip_serializing_if = "Option::is_none")]
+    pub phase_jitter: Option<Duration>,
 }
 
 impl Path {

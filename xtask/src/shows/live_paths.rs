@@ -64,20 +64,25 @@ fn both_clocks(preset: &str, seeds: &str, report: &Value) -> Vec<Row> {
         return vec![Row::unmeasured(&name, &anyhow::anyhow!("{why}"))];
     };
     let detail = |text: String| format!("{text}; cubic, medians of {seeds} seeds; {}", load());
+    let interval = |of: &str, scale: f64, unit: &str| {
+        let bound = |at: usize| Some(clocks[of][at].as_f64()? * scale);
+        bound(0).zip(bound(1)).map_or_else(String::new, |(low, high)| {
+            format!(", differences seed by seed {low:+.1} to {high:+.1} {unit} (95 % interval of their median)")
+        })
+    };
     let difference = (real / simulated - 1.0) * 100.0;
-    let mut rows =
-        vec![Row::new(name, difference, "%", Target::Between(-AGREEMENT.0, AGREEMENT.0)).detail(detail(format!(
-            "{:.3} and {:.3} Mbit/s",
-            real / 1e6,
-            simulated / 1e6
-        )))];
+    let mut rows = vec![Row::new(name, difference, "%", Target::Between(-AGREEMENT.0, AGREEMENT.0)).detail(detail(
+        format!("{:.3} and {:.3} Mbit/s{}", real / 1e6, simulated / 1e6, interval("goodput_interval", 100.0, "%")),
+    ))];
     if let Some((real, simulated)) = both("rtt_p50") {
         let (real, simulated) = (real * 1e3, simulated * 1e3);
         let name = format!("{preset}: RTT p50 in real time less the simulator's");
         let row = Row::new(name, real - simulated, "ms", Target::Between(-AGREEMENT.1, AGREEMENT.1));
-        rows.push(
-            row.detail(detail(format!("{real:.2} and {simulated:.2} ms, {:+.1} %", (real / simulated - 1.0) * 100.0))),
-        );
+        rows.push(row.detail(detail(format!(
+            "{real:.2} and {simulated:.2} ms, {:+.1} %{}",
+            (real / simulated - 1.0) * 100.0,
+            interval("rtt_interval", 1e3, "ms")
+        ))));
     }
     rows
 }

@@ -120,13 +120,20 @@ pub(in crate::lab) fn agreement(compared: &[Agreement]) -> String {
             [
                 rate(one.goodput[0]),
                 rate(one.goodput[1]),
-                format!("{:+.1} %", one.goodput_difference() * 100.0),
-                one.rtt_difference().map_or_else(dash, |late| format!("{:+.2} ms", late * 1e3)),
+                format!("{:+.1} %", one.goodput_difference() * 100.0) + &interval(one.goodput_interval, 100.0, 1),
+                one.rtt_difference()
+                    .map_or_else(dash, |late| format!("{:+.2} ms", late * 1e3) + &interval(one.rtt_interval, 1e3, 2)),
                 if one.holds() { "yes" } else { "no" }.to_owned(),
             ],
         );
     }
     table.text()
+}
+
+fn interval(bounds: Option<[f64; 2]>, scale: f64, decimals: usize) -> String {
+    bounds.map_or_else(String::new, |[low, high]| {
+        format!(" ({:+.decimals$} to {:+.decimals$})", low * scale, high * scale)
+    })
 }
 
 fn dash() -> String {
