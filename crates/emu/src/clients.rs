@@ -68,7 +68,7 @@ pub(crate) enum Found {
         /// The client that has lost its place for this one.
         evicted: Option<SocketAddr>,
     },
-    /// All places are taken.
+    /// Every place is taken.
     Full,
 }
 

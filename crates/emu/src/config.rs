@@ -29,10 +29,6 @@ pub struct RelayConfig {
     pub client_idle: Duration,
     /// Limit on the bytes of waiting packets. Packets beyond it are dropped and counted as `overflowed`.
     pub max_held: DataSize,
-    /// Stay awake for this long before each release instead of sleeping until it. Sleeping is late by the time it takes
-    /// to wake up, some 50 µs on an idle virtual machine; 100 µs of this halve it for sparse traffic and cost up to a
-    /// core for dense traffic.
-    pub spin: Duration,
     /// File for the packets that clients have sent and that are sent to them: what a capture at the clients would have. Writing it takes
     /// time of the relay's thread.
     pub packets: Option<Arc<PacketFile>>,
@@ -51,7 +47,6 @@ impl RelayConfig {
             max_clients: 512,
             client_idle: Duration::from_secs(30),
             max_held: DataSize::from_bytes(256 << 20),
-            spin: Duration::ZERO,
             packets: None,
         }
     }

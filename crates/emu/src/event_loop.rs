@@ -11,7 +11,10 @@ use std::{
 
 use units::{Duration, Instant};
 
-use crate::sys::{self, Poll, Timer};
+use crate::{
+    lead::{Lead, Wait},
+    sys::{self, Poll, Timer},
+};
 
 /// Numbers in the poll: the source with number `n` has `SOURCES + n`.
 const TIMER: u64 = 0;
@@ -22,6 +25,7 @@ const SOURCES: u64 = 2;
 pub(crate) struct EventLoop<C> {
     poll: Poll,
     timer: Timer,
+    lead: Lead,
     commands: mpsc::Receiver<C>,
     wake: UnixStream,
 }
@@ -35,7 +39,7 @@ impl<C> EventLoop<C> {
         let (poll, timer) = (Poll::new()?, Timer::new()?);
         poll.add(timer.fd(), TIMER)?;
         poll.add(wake.as_fd(), COMMAND)?;
-        Ok(Self { poll, timer, commands, wake })
+        Ok(Self { poll, timer, lead: Lead::default(), commands, wake })
     }
 
     /// Watches a source of packets, which [`Emulator::receive`] gets by this number.
@@ -46,14 +50,30 @@ impl<C> EventLoop<C> {
         self.poll.add(source, SOURCES + number)
     }
 
-    /// Waits until something is ready, at most until `due`; does not wait while the thread spins.
-    fn wait(&mut self, due: Option<Instant>, spin: Option<Duration>) -> io::Result<()> {
-        let awake_from = due.map(|due| due.saturating_sub(spin.unwrap_or_default()));
-        let spinning = spin.is_some() && awake_from.is_some_and(|from| from <= sys::now());
-        if !spinning {
-            self.timer.arm(awake_from)?;
+    /// Takes this delay for that of a wake-up, until wake-ups tell more.
+    pub(crate) fn expect_delay(&mut self, delay: Duration) {
+        self.lead = Lead::new(delay);
+    }
+
+    /// Waits until something is ready, at most until shortly before `due`.
+    fn wait(&mut self, due: Option<Instant>) -> io::Result<()> {
+        match due.map(|due| self.lead.wait(due, sys::now())) {
+            Some(Wait::Awake) => self.poll.wait(false),
+            Some(Wait::Asleep(until)) => {
+                self.timer.arm(Some(until))?;
+                self.poll.wait(true)
+            }
+            None => {
+                self.timer.arm(None)?;
+                self.poll.wait(true)
+            }
         }
-        self.poll.wait(!spinning)
+    }
+
+    /// The timer has fired.
+    fn fired(&mut self) {
+        self.timer.fired();
+        self.lead.woken(sys::now());
     }
 
     /// True once the owner is gone.
@@ -80,11 +100,6 @@ pub(crate) trait Emulator {
     /// Time of the next packet or decision.
     fn next_due(&mut self) -> Option<Instant>;
 
-    /// Time before the next packet from which the thread spins; `None` where it never does.
-    fn spin(&self) -> Option<Duration> {
-        None
-    }
-
     /// Carries out an order of the owner; true to end.
     fn obey(&mut self, command: Self::Command) -> bool;
 
@@ -103,13 +118,13 @@ pub(crate) fn run(emulator: &mut impl Emulator) -> io::Result<()> {
     loop {
         emulator.release();
         emulator.deliver();
-        let (due, spin) = (emulator.next_due(), emulator.spin());
-        emulator.events().wait(due, spin)?;
+        let due = emulator.next_due();
+        emulator.events().wait(due)?;
         let mut index = 0;
         while let Some(number) = emulator.events().poll.ready(index) {
             index += 1;
             match number {
-                TIMER => emulator.events().timer.fired(),
+                TIMER => emulator.events().fired(),
                 COMMAND => {
                     if ends(emulator) {
                         return Ok(());

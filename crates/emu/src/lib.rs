@@ -19,6 +19,8 @@ mod clients;
 #[cfg(target_os = "linux")]
 mod event_loop;
 #[cfg(target_os = "linux")]
+mod lead;
+#[cfg(target_os = "linux")]
 pub mod network;
 #[cfg(target_os = "linux")]
 mod pending;

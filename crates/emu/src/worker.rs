@@ -87,8 +87,7 @@ impl Worker {
 
     /// Runs until stopped and returns the statistics.
     pub(crate) fn run(mut self) -> io::Result<Statistics> {
-        // Never together with spinning: the system stops a spinning thread of this kind for 50 ms in every second.
-        self.statistics.preferred = self.config.spin.is_zero() && sys::prefer_this_thread();
+        self.statistics.preferred = sys::prefer_this_thread();
         event_loop::run(&mut self)?;
         Ok(self.report())
     }
@@ -305,10 +304,6 @@ impl Emulator for Worker {
 
     fn next_due(&mut self) -> Option<Instant> {
         self.pending.next_due()
-    }
-
-    fn spin(&self) -> Option<Duration> {
-        Some(self.config.spin)
     }
 
     fn obey(&mut self, command: Command) -> bool {

@@ -99,6 +99,14 @@ fn packets_take_the_delay_of_each_direction(device: DeviceKind) {
     let Some(network) = network(device, &config(link(20), link(50))) else { return };
     let [client, server] = sockets(&network);
     let mut buffer = [0; 2_000];
+    // Who may ask for it gets it, and what reading tells is the shortest time that anybody has asked for.
+    let latency = std::fs::OpenOptions::new().read(true).write(true).open("/dev/cpu_dma_latency");
+    let kept_awake = latency.is_ok();
+    if let Ok(mut latency) = latency {
+        let mut micros = [0xff; 4];
+        latency.read_exact(&mut micros).unwrap();
+        assert_eq!(i32::from_ne_bytes(micros), 0);
+    }
     for size in [1, 100, 1_472] {
         let payload: Vec<u8> = (0..size).map(|index| u8::try_from(index % 251).unwrap()).collect();
         let sent = std::time::Instant::now();
@@ -123,6 +131,7 @@ fn packets_take_the_delay_of_each_direction(device: DeviceKind) {
     // 28 bytes of headers each.
     assert_eq!(statistics.emulator.up.delivered.bytes, 1 + 100 + 1_472 + 3 * 28);
     assert!(statistics.emulator.calibration.count() > 0);
+    assert_eq!(statistics.kept_awake, kept_awake);
 }
 
 fn losses_are_those_of_the_link_packet_for_packet(device: DeviceKind) {

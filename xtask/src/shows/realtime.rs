@@ -102,15 +102,37 @@ fn network(device: Option<DeviceKind>, change: impl FnOnce(&mut LinkConfig, &mut
     Ok(Network::start(&NetworkConfig { device, ..NetworkConfig::new(up, down, Seed::from_number(1)) })?)
 }
 
+/// Rows, and the state of the network that they come from.
+type Measured = (Vec<Row>, NetworkStatistics);
+
+/// Measures until the emulator itself calls a run sound: figures of a machine that others slow down are not the emulator's. The last of some
+/// attempts counts anyway, with its doubt behind it.
+fn trusted(measure: impl Fn() -> Result<Measured>) -> Result<Vec<Row>> {
+    const ATTEMPTS: u32 = 5;
+    let mut attempt = 1;
+    loop {
+        let (rows, statistics) = measure()?;
+        let doubt = statistics.doubt().or_else(|| statistics.busy());
+        if doubt.is_none() || attempt == ATTEMPTS {
+            let times = if attempt == 1 { String::new() } else { format!("; attempt {attempt}") };
+            let with = |row: Row| Row { detail: format!("{}; {}{times}", row.detail, told(&statistics)), ..row };
+            return Ok(rows.into_iter().map(with).collect());
+        }
+        eprintln!("  in doubt, again: {}", doubt.unwrap_or_default());
+        attempt += 1;
+    }
+}
+
 /// State of the emulator, for the line under a value.
 fn told(statistics: &NetworkStatistics) -> String {
     let late = |q| statistics.emulator.lateness.quantile_duration(q).unwrap_or_default().as_secs_f64() * 1e6;
     format!(
-        "{}; late p50 {:.0} µs, p99 {:.0} µs; {} priority; {}{}",
+        "{}; late p50 {:.0} µs, p99 {:.0} µs; {} priority{}; {}{}",
         statistics.device,
         late(0.5),
         late(0.99),
         if statistics.emulator.preferred { "real-time" } else { "ordinary" },
+        if statistics.kept_awake { ", processors kept awake" } else { "" },
         load(),
         statistics
             .doubt()
@@ -121,10 +143,11 @@ fn told(statistics: &NetworkStatistics) -> String {
 
 /// Steady goodput of one transfer, as a multiple of 1448/1500 of the rate.
 fn goodput(device: Option<DeviceKind>) -> Result<Vec<Row>> {
-    [10, 50, 100].into_iter().map(|megabits| goodput_at(device, megabits)).collect()
+    let rates = [10, 50, 100].into_iter();
+    Ok(rates.map(|megabits| trusted(|| goodput_at(device, megabits))).collect::<Result<Vec<_>>>()?.concat())
 }
 
-fn goodput_at(device: Option<DeviceKind>, megabits: u64) -> Result<Row> {
+fn goodput_at(device: Option<DeviceKind>, megabits: u64) -> Result<Measured> {
     const SETTLES: Duration = Duration::from_secs(3);
     const MEASURED: Duration = Duration::from_secs(6);
     let rate = Bitrate::from_bps(megabits * 1_000_000);
@@ -178,7 +201,7 @@ fn goodput_at(device: Option<DeviceKind>, megabits: u64) -> Result<Row> {
         "",
         Target::Between(0.995, 1.005),
     );
-    Ok(row.detail(format!("of 1448/1500 of the rate, 20 ms, {span:.1} s measured; {}", told(&statistics))))
+    Ok((vec![row.detail(format!("of 1448/1500 of the rate, 20 ms, {span:.1} s measured"))], statistics))
 }
 
 /// A socket on each side.
@@ -193,6 +216,10 @@ fn sockets(network: &Network) -> Result<[UdpSocket; 2]> {
 
 /// Round trips less what was asked for.
 fn round_trip(device: Option<DeviceKind>) -> Result<Vec<Row>> {
+    trusted(|| round_trip_over(device))
+}
+
+fn round_trip_over(device: Option<DeviceKind>) -> Result<Measured> {
     const ROUNDS: u32 = 400;
     let one_way = Duration::from_millis(20);
     let network = network(device, |up, down| (up.delay, down.delay) = (one_way, one_way))?;
@@ -217,20 +244,21 @@ fn round_trip(device: Option<DeviceKind>) -> Result<Vec<Row>> {
     let statistics = network.stop()?;
     errors.sort_by(f64::total_cmp);
     let at = |q: f64| lab::stats::quantile::quantile(&errors, q).map_err(anyhow::Error::msg);
-    let detail =
-        format!("{ROUNDS} round trips of one datagram, wake-ups of both programs included; {}", told(&statistics));
-    Ok(vec![
+    let detail = format!("{ROUNDS} round trips of one datagram, wake-ups of both programs included");
+    let rows = vec![
         Row::new("round trip less 40 ms, median", at(0.5)?, "ms", Target::Between(0.0, 0.15)).detail(detail.clone()),
         Row::new("round trip less 40 ms, p99", at(0.99)?, "ms", Target::Between(0.0, 1.0)).detail(detail),
-    ])
+    ];
+    Ok((rows, statistics))
 }
 
 /// Packets that a receiver misses.
 fn loss(device: Option<DeviceKind>) -> Result<Vec<Row>> {
-    [0.01, 0.05].into_iter().map(|share| loss_of(device, share)).collect()
+    let shares = [0.01, 0.05].into_iter();
+    Ok(shares.map(|share| trusted(|| loss_of(device, share))).collect::<Result<Vec<_>>>()?.concat())
 }
 
-fn loss_of(device: Option<DeviceKind>, share: f64) -> Result<Row> {
+fn loss_of(device: Option<DeviceKind>, share: f64) -> Result<Measured> {
     const PACKETS: u32 = 40_000;
     const STEP: u32 = 50;
     let p = Probability::new(share)?;
@@ -263,14 +291,16 @@ fn loss_of(device: Option<DeviceKind>, share: f64) -> Result<Row> {
     let half = normal_quantile(0.995) * (share * (1.0 - share) / all).sqrt();
     let target = Target::Between((share - half) * 100.0, (share + half) * 100.0);
     let row = Row::new(format!("lost of {} %", share * 100.0), lost / all * 100.0, "%", target);
-    Ok(row.detail(format!(
-        "{lost} of {PACKETS} packets missing at the receiver; target is the 99 % interval; {}",
-        told(&statistics)
-    )))
+    let detail = format!("{lost} of {PACKETS} packets missing at the receiver; target is the 99 % interval");
+    Ok((vec![row.detail(detail)], statistics))
 }
 
 /// Small packets at a high rate over a path that loses none.
 fn packets(device: Option<DeviceKind>) -> Result<Vec<Row>> {
+    trusted(|| packets_over(device))
+}
+
+fn packets_over(device: Option<DeviceKind>) -> Result<Measured> {
     const PER_SECOND: u32 = 50_000;
     const SECONDS: u32 = 4;
     let network =
@@ -289,8 +319,9 @@ fn packets(device: Option<DeviceKind>) -> Result<Vec<Row>> {
     let begun = Instant::now();
     for number in 0..PER_SECOND * SECONDS {
         let due = begun + Duration::from_secs(1) * number / PER_SECOND;
-        while Instant::now() < due {
-            std::hint::spin_loop();
+        // Asleep, and not busy: a core that only waits for the time would be missing to the receiver.
+        if Instant::now() < due {
+            thread::sleep(Duration::from_micros(100));
         }
         client.send(&[0; 1_200])?;
     }
@@ -300,11 +331,11 @@ fn packets(device: Option<DeviceKind>) -> Result<Vec<Row>> {
     let all = PER_SECOND * SECONDS;
     let lost = f64::from(all - received) / f64::from(all) * 100.0;
     let row = Row::new("lost of 50,000 packets a second", lost, "%", Target::AtMost(0.01));
-    Ok(vec![row.detail(format!(
-        "{received} of {all} datagrams of 1200 bytes arrived, sent within {took:.2} s; {} dropped by devices; {}",
-        statistics.device_drops,
-        told(&statistics)
-    ))])
+    let detail = format!(
+        "{received} of {all} datagrams of 1200 bytes arrived, sent within {took:.2} s; {} dropped by devices",
+        statistics.device_drops
+    );
+    Ok((vec![row.detail(detail)], statistics))
 }
 
 fn agreement(context: &Context) -> Result<Vec<Row>> {

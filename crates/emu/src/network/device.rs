@@ -50,7 +50,7 @@ const TUN: &str = "tun0";
 const VETH: &str = "veth0";
 /// Hardware address of each side's end of a pair.
 const HARDWARE_ADDRESS: [u8; 6] = [2, 0, 0, 0, 0, 1];
-/// All of 10.0.0.0/8 lies behind the device, the addresses of a NAT included.
+/// The whole of 10.0.0.0/8 lies behind the device, the addresses of a NAT included.
 const PREFIX: u8 = 8;
 /// Packets that wait in a TUN device for the emulator: enough for its longest sleep at the highest rate.
 const QUEUE: u32 = 10_000;

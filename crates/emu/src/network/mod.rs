@@ -8,11 +8,14 @@
 //! - **No remains.** Namespaces and devices have no names in the system. They vanish with the process, however it ends.
 //! - **No offloads.** The kernel segments TSO and USO super-packets before the device, so links see packets as on a wire.
 //! - **Exact rates.** A packet's fate is computed when it is read. A late thread delays single packets; errors do not add up.
+//! - **On time.** The thread has real-time priority, idle processors are kept awake, and the timer is set ahead by the time that a wake-up takes, where
+//!   the system allows it. No packet is delivered early.
 //! - **Validity.** Every run reports whether its figures can be trusted: see [`NetworkStatistics::doubt`].
 //!
 //! IPv4 only. If the scenario has a path MTU below 1500 bytes, it is also the MTU of the devices: TCP learns it as behind an access link
 //! that knows its MTU. A later decrease of the MTU drops packets silently.
 
+mod awake;
 mod command;
 mod device;
 mod load;
@@ -37,6 +40,7 @@ use std::{
 use netem::{DropReason, Histogram, Link, LinkConfig, LinkCounters, NatConfig};
 use units::{DataSize, Duration, Seed, duration_text};
 
+use awake::Awake;
 use device::Devices;
 
 pub use command::{Command, Ended, Output, Running, supervise};
@@ -217,6 +221,8 @@ pub struct NetworkStatistics {
     pub device: DeviceKind,
     /// Packets that the devices dropped: the emulator, or the kernel behind it, was too slow.
     pub device_drops: u64,
+    /// Idle processors were kept awake, so that packets and timers woke their threads sooner: the system allowed it.
+    pub kept_awake: bool,
     /// CPU time of others.
     pub load: Load,
 }
@@ -273,12 +279,13 @@ impl fmt::Display for NetworkStatistics {
         writeln!(f, "; timer before the run {} p99", late(&emulator.calibration, 0.99))?;
         write!(
             f,
-            "host  other programs {:.0} %, stolen {:.0} %, {} packets dropped by {}, {} priority",
+            "host  other programs {:.0} %, stolen {:.0} %, {} packets dropped by {}, {} priority{}",
             self.load.foreign * 100.0,
             self.load.stolen * 100.0,
             self.device_drops,
             self.device,
             if emulator.preferred { "real-time" } else { "ordinary" },
+            if self.kept_awake { ", processors kept awake" } else { "" },
         )?;
         if emulator.rebindings > 0 || emulator.unmapped > 0 {
             write!(
@@ -302,6 +309,7 @@ pub struct Network {
     commands: mpsc::Sender<worker::Command>,
     wake: UnixStream,
     thread: Option<JoinHandle<io::Result<Snapshot>>>,
+    awake: Option<Awake>,
     begun: CpuTime,
 }
 
@@ -324,6 +332,7 @@ impl Network {
         woken.set_nonblocking(true).map_err(system("make a pair of sockets"))?;
         let (commands, orders) = mpsc::channel();
         let worker = worker::Worker::new(config, links, devices, orders, woken).map_err(system("make a timer"))?;
+        let awake = Awake::request().ok();
         let (calibrated, calibration) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("emulator".to_owned())
@@ -331,7 +340,7 @@ impl Network {
             .map_err(system("start a thread"))?;
         // An error that ends the thread comes out when it is stopped.
         let _ = calibration.recv();
-        Ok(Self { client, server, middle, device, commands, wake, thread: Some(thread), begun: CpuTime::now() })
+        Ok(Self { client, server, middle, device, commands, wake, thread: Some(thread), awake, begun: CpuTime::now() })
     }
 
     /// The client side.
@@ -377,7 +386,8 @@ impl Network {
         let thread = self.thread.take().ok_or(NetworkError::Fault)?;
         let emulator = thread.join().map_err(|_| NetworkError::Fault)?.map_err(system("emulate the network"))?;
         let device_drops = drops.map_err(system("read the counters of a device"))? + emulator.unread;
-        Ok(NetworkStatistics { emulator, device: self.device, device_drops, load })
+        let kept_awake = self.awake.is_some();
+        Ok(NetworkStatistics { emulator, device: self.device, device_drops, kept_awake, load })
     }
 
     fn command(&self, command: worker::Command) {

@@ -139,6 +139,7 @@ impl Worker {
     pub(super) fn run(mut self, calibrated: &mpsc::Sender<()>) -> io::Result<Snapshot> {
         self.snapshot.preferred = sys::prefer_this_thread();
         self.calibrate()?;
+        self.events.expect_delay(self.snapshot.calibration.quantile_duration(0.5).unwrap_or_default());
         let _ = calibrated.send(());
         event_loop::run(&mut self)?;
         self.report()
