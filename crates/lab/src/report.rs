@@ -104,6 +104,8 @@ pub struct BothClocks {
     pub rtt_interval: Option<[f64; 2]>,
     /// True if goodput and RTT differ by no more than the limits of agreement.
     pub agrees: bool,
+    /// True if they differ by more, and the intervals include differences that do not: more seeds decide.
+    pub may_be_chance: bool,
 }
 
 /// One figure by both clocks.

@@ -78,12 +78,23 @@ impl Agreement {
             rtt_p50: self.rtt.map(by_clock),
             rtt_interval: self.rtt_interval,
             agrees: self.holds(),
+            may_be_chance: self.may_be_chance(),
         }
     }
 
     /// True if both clocks agree.
     pub fn holds(&self) -> bool {
         self.goodput_difference().abs() <= GOODPUT && self.rtt_difference().is_none_or(|late| late.abs() <= RTT)
+    }
+
+    /// True if they do not, and the interval of each difference that is too large reaches to one that is not: more seeds decide.
+    pub fn may_be_chance(&self) -> bool {
+        let reaches = |difference: f64, interval: Option<[f64; 2]>, limit: f64| {
+            difference.abs() <= limit || interval.is_some_and(|[low, high]| low <= limit && high >= -limit)
+        };
+        !self.holds()
+            && reaches(self.goodput_difference(), self.goodput_interval, GOODPUT)
+            && self.rtt_difference().is_none_or(|late| reaches(late, self.rtt_interval, RTT))
     }
 }
 
@@ -217,5 +228,26 @@ seeds = 6
         assert!(!agreement(9.4e6, 0.050).holds() && !agreement(10.6e6, 0.050).holds());
         assert!(!agreement(10e6, 0.0525).holds());
         assert!(Agreement { rtt: None, ..agreement(10e6, 9.0) }.holds());
+    }
+
+    #[test]
+    fn a_difference_whose_interval_reaches_the_limit_may_be_chance() {
+        let agreement = |goodput: [f64; 2], rtt: [f64; 2]| Agreement {
+            contender: "tiderace cubic".to_owned(),
+            goodput: [10.4e6, 10e6],
+            goodput_interval: Some(goodput),
+            rtt: Some([0.053, 0.050]),
+            rtt_interval: Some(rtt),
+        };
+        assert!(agreement([0.01, 0.09], [-0.001, 0.007]).may_be_chance());
+        assert!(agreement([0.01, 0.09], [0.0019, 0.004]).may_be_chance());
+        assert!(!agreement([0.01, 0.09], [0.0021, 0.004]).may_be_chance(), "the RTT differs");
+        let both = Agreement { goodput: [11e6, 10e6], ..agreement([0.06, 0.14], [-0.001, 0.007]) };
+        assert!(!both.may_be_chance(), "the goodput differs");
+        assert!(!Agreement { rtt_interval: None, ..agreement([0.0; 2], [0.0; 2]) }.may_be_chance(), "too few seeds");
+        assert!(
+            !Agreement { rtt: Some([0.051, 0.050]), ..agreement([0.0; 2], [0.0; 2]) }.may_be_chance(),
+            "both agree"
+        );
     }
 }

@@ -330,12 +330,16 @@ fn both_clocks(plan: &Plan, records: &[Record]) -> Result<String, Failure> {
     }
     bar.finish_and_clear();
     let (all, agreeing) = (compared.len(), compared.iter().filter(|one| one.holds()).count());
+    let undecided = compared.iter().filter(|one| one.may_be_chance()).count();
     if all <= LISTED {
         return Ok(agreement(&compared));
     }
     compared.retain(|one| !one.holds());
     compared.truncate(LISTED);
-    Ok(format!("\nBoth clocks agree at {agreeing} of {all} points and contenders.\n{}", agreement(&compared)))
+    let count = format!(
+        "Both clocks agree at {agreeing} of {all} points and contenders; at {undecided} the seeds do not decide."
+    );
+    Ok(format!("\n{count}\n{}", agreement(&compared)))
 }
 
 #[cfg(test)]

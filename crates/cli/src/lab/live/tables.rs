@@ -123,11 +123,19 @@ pub(in crate::lab) fn agreement(compared: &[Agreement]) -> String {
                 format!("{:+.1} %", one.goodput_difference() * 100.0) + &interval(one.goodput_interval, 100.0, 1),
                 one.rtt_difference()
                     .map_or_else(dash, |late| format!("{:+.2} ms", late * 1e3) + &interval(one.rtt_interval, 1e3, 2)),
-                if one.holds() { "yes" } else { "no" }.to_owned(),
+                agrees(one).to_owned(),
             ],
         );
     }
     table.text()
+}
+
+fn agrees(one: &Agreement) -> &'static str {
+    match (one.holds(), one.may_be_chance()) {
+        (true, _) => "yes",
+        (false, true) => "undecided",
+        (false, false) => "no",
+    }
 }
 
 fn interval(bounds: Option<[f64; 2]>, scale: f64, decimals: usize) -> String {
