@@ -20,15 +20,15 @@ const LIMIT: Duration = Duration::from_secs(1_800);
 pub(crate) fn measure(context: &Context) -> Result<Vec<Row>> {
     let program = program(context)?;
     let wanted = |set: &&Set| context.long || (["setup", "buffer"].contains(&set.scenario) && !set.is_twenty);
-    let lane = |sets: &[Set], beside: &[&str]| -> Vec<(Set, Result<Runs>)> {
-        sets.iter().filter(wanted).map(|&set| (set, run(context, &program, set, beside))).collect()
+    let lane = |sets: &[Set]| -> Vec<(Set, Result<Runs>)> {
+        sets.iter().filter(wanted).map(|&set| (set, run(context, &program, set))).collect()
     };
-    // Packets that are late or lost on this machine make a run invalid all the same.
+    // Runs that slow each other down do not count: the limits on the use of the machine by others hold for lanes, too.
     let mut all: Vec<_> = thread::scope(|scope| {
-        let lanes = LANES.map(|sets| scope.spawn(move || lane(sets, &["--accept-busy"])));
+        let lanes = LANES.map(|sets| scope.spawn(move || lane(sets)));
         lanes.into_iter().flat_map(|lane| lane.join().unwrap_or_default()).collect()
     });
-    all.extend(lane(ALONE, &[]));
+    all.extend(lane(ALONE));
     let rows = |set: Set, answers: &dyn Fn(&str, &Runs) -> Vec<Row>| -> Vec<Row> {
         match all.iter().find(|(ran, _)| *ran == set) {
             Some((_, Ok(runs))) => answers(&set.name(), runs),
@@ -72,11 +72,11 @@ fn verdict(claimed: f64, interval: Option<[f64; 2]>) -> String {
 /// Figures by contender and seed.
 type Runs = BTreeMap<String, BTreeMap<u64, BTreeMap<String, f64>>>;
 
-fn run(context: &Context, program: &Path, set: Set, options: &[&str]) -> Result<Runs> {
+fn run(context: &Context, program: &Path, set: Set) -> Result<Runs> {
     let file = context.root.join(format!("scenarios/real-time/{}.toml", set.scenario));
     let out = context.commands.target().join("shows/real-time");
     let mut command = Command::new(program);
-    command.arg("lab").arg("run").arg(file).args(["--real-time", "--json", "--out"]).arg(&out).args(options);
+    command.arg("lab").arg("run").arg(file).args(["--real-time", "--json", "--out"]).arg(&out);
     command.args(set.options());
     let ended = context.commands.run(&format!("real-time-{}", set.name()), &mut command, LIMIT)?;
     // A report of which some runs do not count is one nevertheless.
@@ -87,6 +87,10 @@ fn run(context: &Context, program: &Path, set: Set, options: &[&str]) -> Result<
     let mut runs = Runs::new();
     for line in text.lines().skip(1) {
         let record: Value = serde_json::from_str(line)?;
+        // Those in doubt have figures, too.
+        if record["outcome"] != "valid" {
+            continue;
+        }
         let contender = record["contender"]["name"].as_str().context("a record without a contender")?;
         let seed = record["seed"].as_u64().context("a record without a seed")?;
         let figures = record["figures"].as_object().into_iter().flatten();
