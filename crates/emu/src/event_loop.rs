@@ -57,17 +57,13 @@ impl<C> EventLoop<C> {
 
     /// Waits until something is ready, at most until shortly before `due`.
     fn wait(&mut self, due: Option<Instant>) -> io::Result<()> {
-        match due.map(|due| self.lead.wait(due, sys::now())) {
-            Some(Wait::Awake) => self.poll.wait(false),
-            Some(Wait::Asleep(until)) => {
-                self.timer.arm(Some(until))?;
-                self.poll.wait(true)
-            }
-            None => {
-                self.timer.arm(None)?;
-                self.poll.wait(true)
-            }
-        }
+        let until = match due.map(|due| self.lead.wait(due, sys::now())) {
+            Some(Wait::Awake) => return self.poll.wait(false),
+            Some(Wait::Asleep(until)) => Some(until),
+            None => None,
+        };
+        self.timer.arm(until)?;
+        self.poll.wait(true)
     }
 
     /// The timer has fired.
