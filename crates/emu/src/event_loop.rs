@@ -146,3 +146,66 @@ fn ends(emulator: &mut impl Emulator) -> bool {
     }
     false
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Waits for a time that is always a millisecond ahead.
+    struct Clockwork {
+        events: EventLoop<()>,
+        /// End of `wake` at the owner; the loop ends without it.
+        owner: Option<UnixStream>,
+        due: Instant,
+        waited: bool,
+        early: bool,
+        rounds: u32,
+    }
+
+    impl Emulator for Clockwork {
+        type Command = ();
+
+        fn events(&mut self) -> &mut EventLoop<()> {
+            &mut self.events
+        }
+
+        fn deliver(&mut self) {
+            let now = sys::now();
+            self.early |= self.waited && now < self.due;
+            if now >= self.due {
+                self.due = now + Duration::from_millis(1);
+                self.rounds += 1;
+            }
+            self.waited = false;
+            if self.early || self.rounds == 5_000 {
+                self.owner = None;
+            }
+        }
+
+        fn next_due(&mut self) -> Option<Instant> {
+            self.waited = true;
+            Some(self.due)
+        }
+
+        fn obey(&mut self, (): ()) -> bool {
+            true
+        }
+
+        fn receive(&mut self, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A timer that was set to the time itself never wakes it sooner.
+    #[test]
+    fn the_thread_is_awake_before_the_time() {
+        let (_commands, orders) = mpsc::channel();
+        let (owner, wake) = UnixStream::pair().unwrap();
+        wake.set_nonblocking(true).unwrap();
+        let events = EventLoop::new(orders, wake).unwrap();
+        let due = sys::now() + Duration::from_millis(1);
+        let mut clockwork = Clockwork { events, owner: Some(owner), due, waited: false, early: false, rounds: 0 };
+        run(&mut clockwork).unwrap();
+        assert!(clockwork.early, "{} rounds", clockwork.rounds);
+    }
+}
