@@ -68,8 +68,9 @@ impl<C> EventLoop<C> {
 
     /// The timer has fired.
     fn fired(&mut self) {
-        self.timer.fired();
-        self.lead.woken(sys::now());
+        if self.timer.fired() {
+            self.lead.woken(sys::now());
+        }
     }
 
     /// True once the owner is gone.

@@ -63,6 +63,8 @@ pub(crate) fn prefer_this_thread() -> bool {
 pub(crate) struct Timer {
     fd: OwnedFd,
     armed: Option<Instant>,
+    /// Readable until it is set again.
+    expired: bool,
 }
 
 impl Timer {
@@ -70,7 +72,7 @@ impl Timer {
         // SAFETY: no pointers.
         let fd = check(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC) })?;
         // SAFETY: the descriptor is new and belongs to nobody else.
-        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, armed: None })
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, armed: None, expired: false })
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -80,10 +82,10 @@ impl Timer {
 
     /// Sets the expiry to `at`, or disarms the timer. Clears an earlier expiry.
     pub(crate) fn arm(&mut self, at: Option<Instant>) -> io::Result<()> {
-        if self.armed == at {
+        if self.armed == at && !self.expired {
             return Ok(());
         }
-        self.armed = at;
+        (self.armed, self.expired) = (at, false);
         // All zero disarms, so a time of zero is moved by a nanosecond.
         let nanos = at.map_or(0, |at| at.as_nanos().max(1));
         let value = libc::timespec {
@@ -98,11 +100,10 @@ impl Timer {
         check(result).map(drop)
     }
 
-    /// Has fired: forget the time, so that the next `arm` sets it again and the descriptor is no longer readable.
-    pub(crate) fn fired(&mut self) {
-        self.armed = None;
-        // Reading would clear it, too; setting it is needed anyway.
-        let _ = self.arm(Some(Instant::FAR_FUTURE));
+    /// The descriptor is readable, and stays so until the next `arm`, which is needed anyway and saves the call that reads it. True for the first
+    /// time since the timer was set.
+    pub(crate) fn fired(&mut self) -> bool {
+        !std::mem::replace(&mut self.expired, true)
     }
 }
 
@@ -419,7 +420,14 @@ mod tests {
         }
         assert_eq!((poll.ready(0), poll.ready(1)), (Some(7), None));
         assert!(now() >= at);
-        timer.fired();
+        assert!(timer.fired());
+        poll.wait(false).unwrap();
+        // Readable until it is set again, at the same time as well.
+        assert_eq!((poll.ready(0), timer.fired()), (Some(7), false));
+        timer.arm(Some(at)).unwrap();
+        poll.wait(true).unwrap();
+        assert_eq!((poll.ready(0), timer.fired()), (Some(7), true));
+        timer.arm(None).unwrap();
         poll.wait(false).unwrap();
         assert_eq!(poll.ready(0), None);
     }
