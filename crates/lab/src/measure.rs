@@ -180,7 +180,7 @@ fn loss_delays(connections: &[Measured]) -> Vec<(Figure, Reading)> {
     ]
 }
 
-/// Figures of runs in real time only. `cpu` is the CPU seconds of all that took part.
+/// Figures of runs in real time only. `cpu` is the CPU seconds of both ends.
 pub(crate) fn in_real_time(
     cpu: f64,
     delivered: u64,
@@ -535,13 +535,13 @@ mod tests {
 
     #[test]
     fn what_the_machine_spends_is_counted_per_megabyte() {
-        let machine = RealTime { cpu: [0.2, 0.3], cpu_emulator: 0.5, ..RealTime::default() };
+        let machine = RealTime { cpu: [0.2, 0.3], cpu_emulator: 2.5, cpu_receiving: Some(0.5), ..RealTime::default() };
         let rtts = millis(1..=101).unwrap();
-        let figures = BTreeMap::from(in_real_time(machine.cpu_of_all(), 4_000_000, rtts, Some(5e6)));
+        let figures = BTreeMap::from(in_real_time(machine.cpu_of_ends(), 4_000_000, rtts, Some(5e6)));
         let value = |figure: Figure| figures[&figure].value;
         assert_eq!((value(Figure::Cpu), value(Figure::DeliveryRate)), (Some(0.25), Some(5e6)));
         assert_eq!(value(Figure::SmoothedRtt), Some(0.051));
-        let silent = BTreeMap::from(in_real_time(machine.cpu_of_all(), 0, Vec::new(), None));
+        let silent = BTreeMap::from(in_real_time(machine.cpu_of_ends(), 0, Vec::new(), None));
         assert!(silent.values().all(|reading| reading.value.is_none()), "{silent:?}");
     }
 

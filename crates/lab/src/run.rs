@@ -132,7 +132,7 @@ pub fn run_in_real_time(
         record.distributions = distributions(&measured);
         let delivered = measured.iter().map(|one| one.delivered).sum();
         record.figures.extend(in_real_time(
-            passage.real_time.cpu_of_all(),
+            passage.real_time.cpu_of_ends(),
             delivered,
             passage.smoothed_rtts,
             passage.delivery_rate,

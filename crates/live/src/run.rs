@@ -78,6 +78,7 @@ fn pass(
         stolen: statistics.load.stolen,
         cpu: ends.cpu.map(seconds),
         cpu_emulator: seconds(statistics.emulator.emulator_cpu),
+        cpu_receiving: Some(seconds(statistics.emulator.receiving_cpu)),
         commands,
     };
     let (link, queueing) = loaded(spec.scenario.traffic.direction, ends.emulator);

@@ -199,8 +199,10 @@ pub struct Snapshot {
     pub rebindings: u64,
     /// Packets of the server that the NAT dropped, because their mapping was gone.
     pub unmapped: u64,
-    /// CPU time of the emulator's thread, in nanoseconds. The receiving kernel's part of TCP and UDP runs within it.
+    /// CPU time of the emulator's thread, in nanoseconds.
     pub emulator_cpu: u64,
+    /// Part of `emulator_cpu` in which it wrote packets to devices: the receiving kernel's part of TCP and UDP runs there.
+    pub receiving_cpu: u64,
     /// The thread runs before all ordinary ones (real-time priority): the system allowed it.
     pub preferred: bool,
 }

@@ -379,8 +379,8 @@ pub const TABLE: [Declaration; 76] = [
         "the part of residual loss that waited at the sender when the run ended, or was sent too late to arrive before")
         .only(DATAGRAMS),
     Declaration::new(F::Cpu, "cpu", "CPU per MB", Seconds,
-        "in real time: CPU time of both ends, of the kernel under them and of the emulator, in which the receiving kernel's part of TCP \
-         and UDP runs, per 1,000,000 bytes that the receiving applications got; handshakes and warm-up included")
+        "in real time: CPU time of both ends and of the kernel under them, per 1,000,000 bytes that the receiving applications got; \
+         handshakes and warm-up included, the emulator's own work left out")
         .zero(Zero::Impossible).tolerance(0.1, 0.0).needs(Needs::RealTime),
     Declaration::sampled(F::SmoothedRtt, "smoothed_rtt", "smoothed RTT p50",
         "in real time: median of the sender's smoothed RTT, read every 10 ms (TCP_INFO for the kernel's TCP); delayed acknowledgements \
