@@ -108,7 +108,8 @@ enum Command {
 /// kernel-cubic:http1:6 has six connections with HTTP/1.1; :fast-open, :tls1.2, :x25519, :mptcp, :buffer=SIZE and :mss=BYTES are others). All meet the path of
 /// the scenario on an emulated network, as in `tiderace lab shell`, as root or in a user namespace. A figure that a contender cannot
 /// report is a dash. --server and --client, or `[[contenders.commands]]` of a scenario with the workload flows or bulk, add servers and clients of
-/// any kind: of these a run has completion times, exit codes, CPU time, and the bytes of the path. A run is discarded if packets were late or lost on this machine, or if other programs used much of the CPU.
+/// any kind: of these a run has completion times, exit codes, CPU time, and the bytes of the path. A run is discarded if packets were late or
+/// lost on this machine, or if other programs used much of the CPU. It is made again then, up to twice, but not more than half of all runs.
 ///
 /// Exit code 0: the report may be used. 1: a run or the self-test failed; the report names it. 2: the scenario or an option is wrong, and
 /// nothing was written.

@@ -137,6 +137,9 @@ pub struct RealTime {
     /// Clients of a contender that is a command; nothing else is known of such a run. `None` for other contenders.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commands: Option<Commands>,
+    /// Reasons against runs that were made before this one and discarded, because the machine let them down.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub discarded: Vec<String>,
 }
 
 /// Clients of a contender that is a command.

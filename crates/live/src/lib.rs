@@ -27,5 +27,5 @@ pub use agreement::{Agreement, agreements, runs_to_simulate};
 pub use directory::PrivateDirectory;
 pub use kernel::{KERNEL, Kernel, others};
 pub use programs::find_program;
-pub use run::{Conditions, run_one, run_watched};
+pub use run::{Conditions, Repeats, run_one, run_watched};
 pub use watch::{Sender, Watch};

@@ -38,7 +38,7 @@ fn scenarios_for_real_time_can_be_run() {
 }
 
 /// The machine may be busy.
-const CONDITIONS: Conditions = Conditions { accept_busy: true, device: None };
+const CONDITIONS: Conditions = Conditions { accept_busy: true, device: None, repeats: 0 };
 
 fn permitted() -> bool {
     permits(None)

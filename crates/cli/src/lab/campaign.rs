@@ -235,7 +235,11 @@ pub(super) fn resume(args: &ResumeArgs) -> Result<ExitCode, Failure> {
     eprintln!("{} of {} runs are there.", journal.stored(), plan.len());
     #[cfg(target_os = "linux")]
     if stored.is_real_time() {
-        let conditions = ::live::Conditions { accept_busy: args.accept_busy, device: args.device.kind() };
+        let conditions = ::live::Conditions {
+            accept_busy: args.accept_busy,
+            device: args.device.kind(),
+            ..::live::Conditions::default()
+        };
         return live::matrix::resume(&plan, journal, conditions, &args.outputs);
     }
     #[cfg(not(target_os = "linux"))]

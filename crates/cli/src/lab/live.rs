@@ -16,11 +16,12 @@ use lab::{
     scenario::{Overrides, Programs, Scenario, Workload},
 };
 use live::{
-    Agreement, Conditions, KERNEL, Kernel, Watch, agreements, find_program, run_one, run_watched, runs_to_simulate,
+    Agreement, Conditions, KERNEL, Kernel, Repeats, Watch, agreements, find_program, run_one, run_watched,
+    runs_to_simulate,
 };
 use units::duration_text;
 
-use self::tables::{agreement, checks, costs};
+use self::tables::{agreement, checks, costs, tell_discarded};
 use super::{
     RunArgs, contenders,
     device::DeviceChoice,
@@ -66,7 +67,7 @@ const USUAL: [&str; 2] = ["kernel-cubic", "kernel-bbr"];
 
 impl RealTimeArgs {
     fn conditions(&self) -> Conditions {
-        Conditions { accept_busy: self.accept_busy, device: self.device.kind() }
+        Conditions { accept_busy: self.accept_busy, device: self.device.kind(), ..Conditions::default() }
     }
 
     const fn watching(&self, json: bool) -> Watching {
@@ -197,9 +198,10 @@ pub(super) fn run(args: &RunArgs, mut scenario: Scenario) -> Result<ExitCode, Fa
     let figures = watched.then(begin).transpose()?;
     let is_shown = figures.as_ref().is_some_and(Figures::shows);
     let bar = if is_shown { ProgressBar::hidden() } else { progress(runs) };
-    let (mut records, mut path) = (Vec::new(), None);
+    let (mut records, mut path, mut repeats) = (Vec::new(), None, Repeats::of(runs));
     for (place, cell) in cells.into_iter().enumerate() {
-        let (contender, conditions) = (all[cell.contender].as_ref(), args.live.conditions());
+        let contender = all[cell.contender].as_ref();
+        let conditions = Conditions { repeats: repeats.next(), ..args.live.conditions() };
         let record = match &figures {
             None => run_one(&scenario, contender, cell.seed, conditions),
             Some(figures) => {
@@ -217,6 +219,10 @@ pub(super) fn run(args: &RunArgs, mut scenario: Scenario) -> Result<ExitCode, Fa
                 }
             }
         };
+        repeats.needed(&record);
+        if !is_shown {
+            tell_discarded(&bar, &record);
+        }
         records.push(record);
         // After each, so that what was run is kept when somebody ends this.
         let stored = store(&args.out, &manifest, &records);

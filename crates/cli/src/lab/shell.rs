@@ -25,8 +25,9 @@ use crate::{failure::Failure, interrupt::Interrupt, runtime};
 /// services of this machine.
 ///
 /// The command needs root, or a system that permits user namespaces. It uses TUN devices, or where /dev/net/tun is missing veth pairs; the
-/// totals say which. Both sides are unnamed network namespaces of
-/// Linux. They end with COMMAND, and so do all processes that COMMAND and --server have started, even when this program is killed.
+/// totals say which. As root, packets are delivered closer to their time: the emulator runs before ordinary programs, and idle processors stay
+/// awake, which costs power. Both sides are unnamed network namespaces of Linux. They end with COMMAND, and so do all processes that COMMAND
+/// and --server have started, even when this program is killed.
 ///
 /// TIDERACE_SERVER and TIDERACE_CLIENT hold the addresses of server and client. Totals of the path are printed to standard error at the
 /// end, with a warning if this machine was too slow or too busy for reliable figures.

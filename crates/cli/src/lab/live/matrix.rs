@@ -15,11 +15,11 @@ use lab::{
     report::LISTED,
     scenario::{Point, Scenario, Workload},
 };
-use live::{Conditions, KERNEL, Kernel, Watch, agreements, run_watched, runs_to_simulate};
+use live::{Conditions, KERNEL, Kernel, Repeats, Watch, agreements, run_watched, runs_to_simulate};
 
 use super::{
     RealTimeArgs, refuse_missing, refuse_unknown, simulating, states,
-    tables::{agreement, checks, costs},
+    tables::{agreement, checks, costs, tell_discarded},
 };
 use crate::{
     failure::{Failure, UNSOUND},
@@ -136,9 +136,12 @@ fn execute(
     let missing: Vec<usize> = journal.missing().collect();
     let figures = begin(plan, &missing, privilege, options.watching)?;
     let progress = Progress::new(missing.len(), &figures);
+    let mut repeats = Repeats::of(missing.len());
     for (place, &index) in missing.iter().enumerate() {
         progress.begin(place, &figures);
-        let Some(record) = one(plan, index, place, options.conditions, &figures)? else { break };
+        let conditions = Conditions { repeats: repeats.next(), ..options.conditions };
+        let Some(record) = one(plan, index, place, conditions, &figures)? else { break };
+        repeats.needed(&record);
         journal.append(&record).map_err(|error| {
             let path = journal.path().display();
             Failure::new(format_args!("cannot write {path}: {error}"))
@@ -249,6 +252,9 @@ impl Progress {
 
     fn end(&self, place: usize, record: &Record, figures: &Figures) {
         self.bar.inc(1);
+        if !figures.shows() {
+            tell_discarded(&self.bar, record);
+        }
         if self.has_lines {
             let verdict = match &record.outcome {
                 RunOutcome::Valid => "complete".to_owned(),
