@@ -39,6 +39,9 @@ const GROWN_WITH_BACK_END: usize = GROWN + 100 * (16 << 10);
 const GROWN_WITH_TUNNELS: usize = GROWN + 60 * (8 << 10);
 /// Bytes that may stay: tables and pools that have grown.
 const LEFT: usize = 768 << 10;
+/// An attack is made again if more stays. The receive buffers that a socket keeps are 1 MiB, and a busy machine may fill them during any attack,
+/// but once; what is leaked stays each time.
+const TIMES: usize = 2;
 
 /// Attacks, and what the connection is said to hold at most meanwhile.
 const ATTACKS: [(&str, usize); 30] = [
@@ -203,26 +206,33 @@ fn a_connection_holds_what_is_said_and_gives_it_back() {
     // The first fills the pools of the listener.
     let first = ("datagrams-empty", NOT_COUNTED);
     for (name, budget) in std::iter::once(first).chain(ATTACKS.into_iter().filter(|(name, _)| name.contains(&wanted))) {
-        let before = heap();
-        let most = attack(name, &address, certificate.to_str().unwrap(), [&silent, &endless]);
-        let used = most.saturating_sub(before);
-        if budget < NOT_COUNTED {
-            println!("attack: {name} | budget {budget} | heap {used}");
-        }
-        // Bounded by the idle timeout, should its last word be lost.
-        let mut patience = 1_000;
-        // What the first has filled stays.
-        let most = if budget < NOT_COUNTED { before + LEFT } else { usize::MAX };
-        while (process.status()["connections"] != 0 || heap() > most) && patience > 0 {
-            std::thread::sleep(Duration::from_millis(50));
-            patience -= 1;
-        }
-        let left = heap().saturating_sub(before);
-        if used > budget.saturating_mul(2) {
-            failures.push(format!("{name}: {used} bytes of heap for a budget of {budget}"));
+        let mut left = 0;
+        for _ in 0..TIMES {
+            let before = heap();
+            let most = attack(name, &address, certificate.to_str().unwrap(), [&silent, &endless]);
+            let used = most.saturating_sub(before);
+            if budget < NOT_COUNTED {
+                println!("attack: {name} | budget {budget} | heap {used}");
+            }
+            if used > budget.saturating_mul(2) {
+                failures.push(format!("{name}: {used} bytes of heap for a budget of {budget}"));
+            }
+            // Bounded by the idle timeout, should its last word be lost.
+            let mut patience = 1_000;
+            // What the first has filled stays.
+            let most = if budget < NOT_COUNTED { before + LEFT } else { usize::MAX };
+            while (process.status()["connections"] != 0 || heap() > most) && patience > 0 {
+                std::thread::sleep(Duration::from_millis(50));
+                patience -= 1;
+            }
+            left = heap().saturating_sub(before);
+            if budget == NOT_COUNTED || left <= LEFT {
+                break;
+            }
+            println!("{name}: {left} bytes have stayed");
         }
         if budget < NOT_COUNTED && left > LEFT {
-            failures.push(format!("{name}: {left} bytes were not given back"));
+            failures.push(format!("{name}: {left} bytes were not given back, as before"));
         }
     }
     assert!(failures.is_empty(), "{failures:#?}");
