@@ -79,7 +79,12 @@ fn run(
     conditions: Conditions,
     watch: Option<&Watch<'_>>,
 ) -> Record {
+    let mut is_again = false;
     repeated(conditions.repeats, || {
+        if let Some(watch) = watch.filter(|_| std::mem::replace(&mut is_again, true)) {
+            // An end of the whole is found by the first look of the next run.
+            let _ = (watch.see)(&[]);
+        }
         let of_machine = RefCell::new(None);
         let record = run_in_real_time(scenario, contender, seed, &|spec| {
             let (passage, doubt) = pass(contender, spec, conditions, watch)?;

@@ -72,7 +72,8 @@ impl From<TcpInfo> for Sender {
 }
 
 /// Observer of a run: called at regular moments with the senders of all connections, `None` before there is a connection or where the
-/// stack shows nothing. A run that it breaks off is a failed run.
+/// stack shows nothing. A run that it breaks off is a failed run. It is called without any sender before a run is made again
+/// ([`crate::Repeats`]): what it has seen does not count.
 pub struct Watch<'a> {
     /// Time between two calls.
     pub every: Duration,

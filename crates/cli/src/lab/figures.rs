@@ -109,11 +109,18 @@ impl Figures {
         let subjects = &self.subjects[contender];
         // Of this run: metrics begin anew with each, and those who read them expect that of counters.
         let rtts: RefCell<Vec<Histogram>> = RefCell::default();
+        // A contender at rest has no figures.
+        let at_rest = || subjects.iter().for_each(|subject| subject.bring(Instant::now(), Sample::default()));
         let see = |senders: &[Option<Sender>]| {
             if self.stop.is_asked() {
                 return ControlFlow::Break(());
             }
             let mut rtts = rtts.borrow_mut();
+            if senders.is_empty() {
+                rtts.clear();
+                at_rest();
+                return ControlFlow::Continue(());
+            }
             rtts.resize(senders.len(), Histogram::default());
             let samples =
                 senders.iter().zip(&mut *rtts).map(|(sender, rtts)| sample(sender.as_ref(), has_streams, rtts));
@@ -127,8 +134,7 @@ impl Figures {
             ControlFlow::Continue(())
         };
         let record = run(&Watch { every: TICK, see: &see });
-        // The contender is at rest, and has no figures.
-        subjects.iter().for_each(|subject| subject.bring(Instant::now(), Sample::default()));
+        at_rest();
         (!self.stop.is_asked()).then_some(record)
     }
 }
