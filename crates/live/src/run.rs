@@ -79,9 +79,8 @@ fn run(
     conditions: Conditions,
     watch: Option<&Watch<'_>>,
 ) -> Record {
-    let mut is_again = false;
-    repeated(conditions.repeats, || {
-        if let Some(watch) = watch.filter(|_| std::mem::replace(&mut is_again, true)) {
+    repeated(conditions.repeats, |is_again| {
+        if let Some(watch) = watch.filter(|_| is_again) {
             // An end of the whole is found by the first look of the next run.
             let _ = (watch.see)(&[]);
         }
@@ -95,11 +94,12 @@ fn run(
     })
 }
 
-/// The first run without a doubt that is this machine's, or the last. The record has the reasons against those before.
-fn repeated(repeats: usize, mut once: impl FnMut() -> (Record, Option<String>)) -> Record {
+/// The first run without a doubt that is this machine's, or the last. The record has the reasons against those before. `once` learns whether
+/// there was one before.
+fn repeated(repeats: usize, mut once: impl FnMut(bool) -> (Record, Option<String>)) -> Record {
     let mut discarded = Vec::new();
     loop {
-        match once() {
+        match once(!discarded.is_empty()) {
             (_, Some(reason)) if discarded.len() < repeats => discarded.push(reason),
             (mut record, _) => {
                 if let Some(machine) = &mut record.real_time {
@@ -202,7 +202,7 @@ mod tests {
     fn a_run_that_the_machine_let_down_is_made_again() {
         let after = |repeats: usize, doubts: &[Option<&str>]| {
             let mut left = doubts.iter();
-            let record = repeated(repeats, || record(*left.next().expect("no more runs than these")));
+            let record = repeated(repeats, |_| record(*left.next().expect("no more runs than these")));
             let is_valid = record.outcome == RunOutcome::Valid;
             (is_valid, record.real_time.unwrap().discarded, left.len())
         };
