@@ -3,7 +3,10 @@
 #![cfg(target_os = "linux")]
 
 use core::ops::ControlFlow;
-use std::cell::RefCell;
+use std::{
+    cell::RefCell,
+    process::{Child, Command},
+};
 
 use emu::network::{DeviceKind, Network, NetworkConfig, Privilege};
 use lab::{
@@ -249,4 +252,50 @@ fn what_tcp_sends_again_counts_by_phase() {
     }
     let record = run_one(&scenario(traffic), contender("cubic").unwrap().as_ref(), 1, CONDITIONS);
     assert_eq!(value(completed(&record), Figure::Resent), None);
+}
+
+/// Programs that keep half of the machine busy.
+struct Busy(Vec<Child>);
+
+impl Busy {
+    fn start() -> Self {
+        let cores = std::thread::available_parallelism().unwrap().get();
+        let one = |_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        Self((0..cores.div_ceil(2)).map(one).collect())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_run_beside_a_busy_program_is_made_again() {
+    if !permitted() {
+        return;
+    }
+    let scenario = scenario("workload = \"bulk\"\nconnections = 1");
+    let kernel = Kernel::named("kernel-cubic").unwrap();
+    let (busy, looks) = (RefCell::new(Some(Busy::start())), RefCell::new(Vec::new()));
+    let see = |senders: &[Option<Sender>]| {
+        looks.borrow_mut().push(senders.len());
+        if senders.is_empty() {
+            busy.take();
+        }
+        ControlFlow::Continue(())
+    };
+    let watch = Watch { every: Duration::from_millis(100), see: &see };
+    let conditions = Conditions { repeats: 1, ..Conditions::default() };
+    let record = run_watched(&scenario, &kernel, 1, conditions, &watch);
+    // Other tests may keep the machine busy in the second as well.
+    let discarded = completed(&record).real_time.as_ref().unwrap().discarded.join(", ");
+    assert!(discarded.contains("not to be trusted: "), "{discarded}");
+    let looks = looks.into_inner();
+    let between = looks.iter().position(|senders| *senders == 0).expect("what was seen does not count");
+    assert!(between > 0 && looks[between + 1..].iter().all(|senders| *senders == 1), "{looks:?}");
 }
