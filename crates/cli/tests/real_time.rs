@@ -81,6 +81,35 @@ fn stands_beside_our_stacks_over(device: &str) {
     }
 }
 
+#[test]
+fn runs_beside_busy_programs_are_made_again() {
+    let scratch = Scratch::new("real-time-again");
+    let (file, out) = (scratch.0.join("short.toml"), scratch.0.join("out"));
+    std::fs::write(&file, SCENARIO).unwrap();
+    let (file, out) = (file.to_str().unwrap(), out.to_str().unwrap());
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let busy = |_| std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    let mut busy: Vec<_> = (0..cores.div_ceil(2)).map(busy).collect();
+    let options = ["--real-time", "--cc", "cubic,kernel-cubic", "--out", out];
+    let outputs = [&["lab", "run", file][..], &["lab", "matrix", file, "--vary", "path.down.rate=9Mbit/s"]]
+        .map(|command| run(&[command, &options].concat()));
+    for child in &mut busy {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    for output in outputs {
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        if output.status.code() == Some(2) {
+            eprintln!("not tested, since this system refuses: {stderr}");
+            continue;
+        }
+        // Of two runs one may be repeated.
+        let told = "tiderace cubic, seed 1: made again, the run before was not to be trusted: ";
+        assert_eq!(stderr.matches(told).count(), 1, "{stderr}");
+        assert_eq!(stderr.matches("made again").count(), 1, "{stderr}");
+    }
+}
+
 /// A few round trips of requests, so that settings of the handshake and of HTTP are used.
 #[test]
 fn settings_of_the_kernels_tcp_are_at_work() {
