@@ -134,6 +134,8 @@ pub(super) struct QuicFacts {
     /// The handshake was complete.
     pub(super) connected: bool,
     pub(super) handshake_ms: Option<f64>,
+    /// Packets of a handshake that is not complete.
+    pub(super) handshake: Option<HandshakeFacts>,
     /// The server asked for a token first (Retry).
     pub(super) retry: bool,
     /// The server did not support the version.
@@ -187,6 +189,31 @@ pub(super) struct QuicFacts {
     pub(super) pauses_ms: Option<f64>,
     /// Packets after the last new data of the object.
     pub(super) tail: Tail,
+}
+
+/// Initial and Handshake packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct HandshakeFacts {
+    /// Ack-eliciting packets of this end.
+    pub(super) sent: u64,
+    /// Those among them that were not acknowledged.
+    pub(super) unacknowledged: u64,
+    /// Packets of the server that came.
+    pub(super) received: u64,
+    /// Packet numbers between them that did not come.
+    pub(super) missing: u64,
+}
+
+impl HandshakeFacts {
+    /// Packets of both sides that did not arrive, as far as is known here.
+    pub(super) const fn lost(&self) -> u64 {
+        self.unacknowledged + self.missing
+    }
+
+    /// Packets of both sides.
+    pub(super) const fn packets(&self) -> u64 {
+        self.sent + self.received + self.missing
+    }
 }
 
 /// Packets without new data at the end of a connection.

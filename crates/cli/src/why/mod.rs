@@ -1,6 +1,7 @@
 //! `tiderace why`: one object over HTTP/3 and over HTTP/2, and what holds the slower one back.
 //!
-//! - [`rounds`] makes exchanges, [`exchange`] is one of them; [`observe`], [`streams`], [`tcp`], [`cpu`] and [`arrivals`] watch it.
+//! - [`rounds`] makes exchanges, [`exchange`] is one of them; [`observe`], [`handshake`], [`streams`], [`tcp`], [`cpu`] and
+//!   [`arrivals`] watch it.
 //! - [`evidence`] is what was seen, [`diagnosis`] turns it into verdicts, [`report`] prints both.
 //! - [`discover`] finds HTTP/3.
 
@@ -10,6 +11,7 @@ mod diagnosis;
 mod discover;
 mod evidence;
 mod exchange;
+mod handshake;
 mod observe;
 mod report;
 mod rounds;

@@ -14,6 +14,7 @@ use wire::{Frame, Frames, TransportParameters};
 use super::{
     arrivals::{Arrivals, Stalls},
     evidence::{QuicFacts, Tail},
+    handshake::Handshake,
     streams::{OBJECT, Piece, Streams},
 };
 
@@ -28,6 +29,7 @@ const SAMPLES_MAX: usize = 65_536;
 pub(super) struct Trace {
     started: Option<Instant>,
     facts: QuicFacts,
+    handshake: Handshake,
     largest: Option<u64>,
     missing: BTreeSet<u64>,
     /// Packets in order that carry only data below what had arrived.
@@ -58,6 +60,7 @@ impl Trace {
     /// Facts so far.
     pub(super) fn facts(&self) -> QuicFacts {
         let mut facts = self.facts.clone();
+        facts.handshake = (!facts.connected).then(|| self.handshake.facts());
         facts.missing = u64::try_from(self.missing.len()).unwrap_or(u64::MAX);
         // Servers skip numbers to see through forged acknowledgements (RFC 9000 §21.4): what was lost is sent again.
         facts.lost = facts.missing.min(self.refills);
@@ -206,14 +209,17 @@ impl Observer for Recorder {
 
     fn packet_received(&mut self, now: Instant, packet: &PacketEvent<'_>) {
         let mut trace = self.trace();
-        if packet.space == PacketSpace::OneRtt {
-            trace.received(now, packet);
+        match packet.space {
+            PacketSpace::OneRtt => trace.received(now, packet),
+            _ => trace.handshake.received(packet),
         }
     }
 
     fn packet_sent(&mut self, now: Instant, packet: &PacketEvent<'_>) {
-        if packet.space == PacketSpace::OneRtt {
-            self.trace().sent(now, packet);
+        let mut trace = self.trace();
+        match packet.space {
+            PacketSpace::OneRtt => trace.sent(now, packet),
+            _ => trace.handshake.sent(packet),
         }
     }
 

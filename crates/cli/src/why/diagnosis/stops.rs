@@ -2,14 +2,16 @@
 
 use super::{
     Cause, Confidence, Verdict,
-    sign::{Sign, count, figure, of_quic, quic},
+    sign::{Sign, count, figure, of_quic, percent, quic, reaches, share},
 };
-use crate::why::evidence::{Cut, Evidence, Exchange, Fault, Transport};
+use crate::why::evidence::{Cut, Evidence, Exchange, Fault, HandshakeFacts, Transport};
 
 /// Share of the time without data, from which a server or a path is silent.
 const SILENT: f64 = 0.7;
 /// Packets that are missing at the end of what came, from which the path has lost them.
 const MISSING: usize = 3;
+/// Share of the packets of a handshake from which their loss is the reason that it does not complete.
+const LOST: f64 = 0.3;
 /// Share of the transfer in stalls after which datagrams are smaller.
 const STALLED: f64 = 0.1;
 
@@ -19,13 +21,20 @@ fn silence(exchange: &Exchange) -> f64 {
     1.0 - data / 1e3 / exchange.seconds.max(1e-9)
 }
 
+/// Returns whether packets of a handshake were lost until it was given up.
+fn perishes(packets: &HandshakeFacts) -> bool {
+    packets.lost() >= MISSING as u64 && reaches(share(packets.lost(), packets.packets()), LOST)
+}
+
 /// Returns whether a few datagrams passed in an exchange, and then none, or only smaller ones between losses, for most of the time.
 fn starves(exchange: &Exchange) -> bool {
     let Some(quic) = &exchange.quic else { return false };
     match exchange.fault {
         Some(Fault::Status | Fault::Refused | Fault::Other) => return false,
-        // A server that begins a handshake and does not complete it has a path.
-        Some(Fault::Silence) if !quic.connected => return quic.datagrams == 0,
+        // A server that begins a handshake and does not complete it has a path, if packets arrive.
+        Some(Fault::Silence) if !quic.connected => {
+            return quic.datagrams == 0 || quic.handshake.is_some_and(|packets| perishes(&packets));
+        }
         None if exchange.cut != Some(Cut::Time) => return false,
         Some(Fault::Silence) | None => {}
     }
@@ -45,6 +54,10 @@ pub(super) fn blocked(evidence: &Evidence) -> Option<Verdict> {
         shows: Box::new(|exchange| !is_black_hole(exchange) && starves(exchange)),
         figures: vec![
             quic("datagrams that came", "", |facts| count(facts.datagrams)),
+            quic("packets of the handshake lost", "%", |facts| {
+                let packets = facts.handshake?;
+                percent(share(packets.lost(), packets.packets()))
+            }),
             figure("bytes of the object", "B", |exchange| count(exchange.bytes)),
         ],
     };

@@ -3,7 +3,7 @@
 use super::*;
 use crate::why::{
     arrivals::{ArrivalFacts, Stall},
-    evidence::{CpuFacts, Cut, Discovery, Fault, QuicFacts, Tail, TcpFacts},
+    evidence::{CpuFacts, Cut, Discovery, Fault, HandshakeFacts, QuicFacts, Tail, TcpFacts},
 };
 
 const WANTED: u64 = 2_000_000;
@@ -154,11 +154,20 @@ fn udp_that_dies_is_blocked_if_the_server_announces_it() {
     };
     assert_eq!(of_h3(cut(trickle)), Cause::UdpBlocked);
     // A handshake that the server began and did not complete is not the path's doing for certain.
-    let begun = |exchange: &mut Exchange| {
-        dead(exchange);
-        exchange.quic.as_mut().unwrap().datagrams = 3;
+    let begun = |handshake: HandshakeFacts| {
+        move |exchange: &mut Exchange| {
+            dead(exchange);
+            let quic = exchange.quic.as_mut().unwrap();
+            (quic.datagrams, quic.handshake) = (3, Some(handshake));
+        }
     };
-    assert_eq!(diagnose(&evidence(4.0, 1.0, Transport::H3, begun)).completion.causes, []);
+    let all_came = HandshakeFacts { sent: 5, unacknowledged: 1, received: 4, missing: 1 };
+    assert_eq!(diagnose(&evidence(4.0, 1.0, Transport::H3, begun(all_came))).completion.causes, []);
+    // Some acknowledgements are small enough to pass.
+    for (unacknowledged, missing) in [(3, 0), (1, 3)] {
+        let lost = HandshakeFacts { unacknowledged, missing, ..all_came };
+        assert_eq!(of_h3(begun(lost)), Cause::UdpBlocked, "{lost:?}");
+    }
 }
 
 /// Little comes, and then nothing until the time is used up.
