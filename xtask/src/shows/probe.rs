@@ -145,8 +145,10 @@ fn judge(number: u64, hidden: &Hidden, report: &Value) -> Vec<Row> {
         fitting.next().cloned()
     };
     let notes = report["notes"].as_array().map_or(0, Vec::len);
+    let cost = |name: &str, unit: f64| report["cost"][name].as_f64().unwrap_or(f64::NAN) / unit;
     let detail = |what: String| {
-        format!("{what}; {} bytes, {} s, {notes} notes; {}", report["cost"]["bytes"], report["cost"]["seconds"], load())
+        let (megabytes, seconds) = (cost("bytes", 1e6), cost("seconds", 1.0));
+        format!("{what}; {megabytes:.1} MB, {seconds:.1} s, {notes} notes; {}", load())
     };
     let row = |what: &str, found: Option<f64>, unit: &str, target: Target, truth: String| {
         let what = format!("path {number}: {what}");
@@ -196,7 +198,7 @@ fn judge(number: u64, hidden: &Hidden, report: &Value) -> Vec<Row> {
             interval.map(|_| way.loss.0 * 100.0),
             "%",
             interval.map_or(Target::Printed, |(low, high)| Target::Between(low, high)),
-            format!("mean burst {:.1}, measured {:?} %", way.loss.1, value(&loss)),
+            format!("mean burst {:.1}, measured {:.3} %", way.loss.1, value(&loss).unwrap_or(f64::NAN)),
         ));
         rows.push(row(
             &format!("MTU {name}"),
