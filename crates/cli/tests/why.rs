@@ -164,6 +164,19 @@ fn udp_without_an_answer_is_blocked_where_the_server_announces_it() {
 }
 
 #[test]
+fn udp_that_passes_small_packets_alone_is_blocked() {
+    let site = Site::start("why-trickle", 50_000, "");
+    // Acknowledgements and small probes pass, and no first flight of a server after the first.
+    let relay = site.relay("policer = { rate = \"1 kbit/s\", burst = \"1500 B\" }\ndelay = \"5 ms\"");
+    let report = why(&site, &["--rounds", "6", "--udp", relay.address(), "--connect-timeout", "2 s"]);
+    let first = &report["diagnosis"]["completion"]["causes"][0];
+    assert_eq!(first["cause"], "udp_blocked", "{report}");
+    let exchanges = report["evidence"]["exchanges"].as_array().unwrap().iter();
+    let silent = exchanges.filter(|exchange| exchange["quic"]["datagrams"] == 0).count() as u64;
+    assert!(first["shown"][0].as_u64().unwrap() > silent, "rounds in which something came count: {report}");
+}
+
+#[test]
 fn a_server_that_sends_a_header_and_then_nothing_is_no_blocked_udp_and_no_hang() {
     let site = Site::start("why-silent", 400_000, "");
     // HEAD and GET: the header section alone.
