@@ -21,9 +21,14 @@ fn silence(exchange: &Exchange) -> f64 {
     1.0 - data / 1e3 / exchange.seconds.max(1e-9)
 }
 
+/// Share of the packets of a handshake that were lost.
+fn loss(packets: &HandshakeFacts) -> Option<f64> {
+    share(packets.lost(), packets.packets())
+}
+
 /// Returns whether packets of a handshake were lost until it was given up.
 fn perishes(packets: &HandshakeFacts) -> bool {
-    packets.lost() >= MISSING as u64 && reaches(share(packets.lost(), packets.packets()), LOST)
+    packets.lost() >= MISSING as u64 && reaches(loss(packets), LOST)
 }
 
 /// Returns whether a few datagrams passed in an exchange, and then none, or only smaller ones between losses, for most of the time.
@@ -54,10 +59,7 @@ pub(super) fn blocked(evidence: &Evidence) -> Option<Verdict> {
         shows: Box::new(|exchange| !is_black_hole(exchange) && starves(exchange)),
         figures: vec![
             quic("datagrams that came", "", |facts| count(facts.datagrams)),
-            quic("packets of the handshake lost", "%", |facts| {
-                let packets = facts.handshake?;
-                percent(share(packets.lost(), packets.packets()))
-            }),
+            quic("packets of the handshake lost", "%", |facts| percent(loss(facts.handshake.as_ref()?))),
             figure("bytes of the object", "B", |exchange| count(exchange.bytes)),
         ],
     };
